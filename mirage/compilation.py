@@ -103,7 +103,8 @@ def compile(
     to improve until there is nothing left to try (`Executable.wait`, `Executable.close`). `target` is "cpu", "cuda" for the
     device at hand, or a CUDA architecture such as "cuda:sm_90", of which no device is needed but for calls: an executable may
     be saved, and loaded where one is.
-    `without` leaves optimizations out ("merge", "fold", "superoptimize", "libraries", "fuse", "plan", "batch"), for ablations.
+    `without` leaves optimizations out ("merge", "fold", "superoptimize", "libraries", "fuse", "plan", "batch", "loops"), for
+    ablations.
     `cache`, `seed` and `progress` are as of `superoptimize`.
 
     Functions that call themselves, data types and functions as values, where they are not known before, run on processors; the

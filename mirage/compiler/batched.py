@@ -121,6 +121,9 @@ class _Batcher:
             self.values[p] = _nested(p.annotation, found)
         if all(same):
             raise _NoRule
+        if not any(isinstance(binding.value, OpCall) for binding in f.bindings):
+            # nothing is computed
+            raise _NoRule
         for binding in f.bindings:
             self.values[binding.var] = self.binding(binding)
         results = [self.stacked(v) for v in _flat(self.value(f.result))]

@@ -47,6 +47,7 @@ OPTIMIZATIONS: Mapping[str, tuple[Pass, ...]] = {
     "fuse": (fuse.run, generate.run),
     "plan": (),
     "batch": (),
+    "loops": (),
 }
 
 #: the passes before subprograms are told apart
@@ -114,7 +115,7 @@ def built_functional(
         return made, lower(made, own, planned=planned)
 
     given = len(module.functions[module.main].parameters)
-    made, code = compile_functional(module, stacked, context, lowered, batch="batch" not in without)
+    made, code = compile_functional(module, stacked, context, lowered, batch="batch" not in without, loops="loops" not in without)
     kernels = _kernels(made)
     context.kernels.finish(kernels.values())
     return Executable(code.code, kernels, code.constants, _facts(made, context, code, given), target=context.kernels.target)

@@ -15,10 +15,12 @@ import numpy as np
 from mirage.compiler.batched import batched
 from mirage.compiler.context import Context
 from mirage.compiler.independent import independent_callees, shared_parameters
+from mirage.compiler.list_loops import list_loop
 from mirage.compiler.lower import Lowered
 from mirage.compiler.memory.buffers import Plan
 from mirage.compiler.outline import Group, Outliner, is_scalar
 from mirage.compiler.passes.in_place import written_parameters
+from mirage.compiler.passes.inline import inline_calls
 from mirage.errors import GraphError, InputError
 from mirage.ir.annotations import symbols_in
 from mirage.ir.dims import symbol
@@ -27,11 +29,13 @@ from mirage.ir.graph.builder import ModuleBuilder
 from mirage.ir.graph.effects import callees, is_pure
 from mirage.ir.graph.functional import FUNCTIONAL, plain
 from mirage.ir.graph.nodes import Atom, Binding, Block, Constant, Function, FunctionCall, Module, ShapeValue, Var
-from mirage.ir.graph.order import call_graph
+from mirage.ir.graph.order import call_graph, reachable
 from mirage.ir.graph.traverse import atoms, determined, signature_symbols, variables
 from mirage.ir.types import TensorType
 from mirage.runtime import program as vm
 
+#: what computes nothing
+_MOVES = (nodes.MakeTuple, nodes.TupleItem)
 #: compiles and lowers a module of tensors
 LowerModule = Callable[[Module, Context], tuple[Module, Lowered]]
 
@@ -80,10 +84,11 @@ def _renamed(i: vm.Instruction, names: Mapping[str, str], kernel: int) -> vm.Ins
 
 
 def compile_functional(
-    module: Module, stacked: Collection[str], context: Context, lowered: LowerModule, *, batch: bool = True
+    module: Module, stacked: Collection[str], context: Context, lowered: LowerModule, *, batch: bool = True,
+    loops: bool = True,
 ) -> tuple[Module, Lowered]:
     """The code of a module of which these functions need a stack; `lowered` compiles modules of the others, with `batch` also
-    batched forms of those of which several calls may be ready at once.
+    batched forms of those of which several calls may be ready at once, and with `loops` functions over lists as loops.
 
     The module that comes back has the kernels of all. Raises InputError for a target that has no such stack.
     """
@@ -92,6 +97,11 @@ def compile_functional(
             f"{module.main}: functions that call themselves, data types and functions as values run on processors only, not on "
             f"{context.kernels.target}"
         )
+
+    def own_context() -> Context:
+        # bounds and constants are those of the main function
+        return Context(kernels=context.kernels, deadline=context.deadline, report=context.report, say=context.say)
+
     program = _Program()
     builder = ModuleBuilder(module)
     outlined = [_outlined(module.functions[name], builder, stacked) for name in module.functions if name in stacked]
@@ -108,18 +118,29 @@ def compile_functional(
         sized[name] = f.dims
         own = nx.descendants(call_graph(everything), name)
         functions = {name: _with_shape(f), **{n: g for n, g in everything.functions.items() if n in own}}
-        # bounds and constants are those of the main function
-        inner = Context(kernels=context.kernels, deadline=context.deadline, report=context.report, say=context.say)
-        program.add(name, *lowered(Module(functions, module.kernels, name), inner))
+        program.add(name, *lowered(Module(functions, module.kernels, name), own_context()))
         found = batched(functions[name], functions, shared[name]) if name in together else None
         if found is not None:
             many, same = found
-            program.add(many.name, *lowered(Module({many.name: many}, module.kernels, many.name), inner.copy()))
+            program.add(many.name, *lowered(Module({many.name: many}, module.kernels, many.name), own_context()))
             program.functions[name] = replace(program.functions[name], batched=vm.Batched(many.name, tuple(same)))
     for f in outlined:
         program.functions[f.name] = _Lowering(f, program, sized).run()
+        loop = list_loop(module.functions[f.name], module.functions, stacked) if loops else None
+        if loop is not None:
+            main = loop.functions[0].name
+            plain = {n: g for n, g in module.functions.items() if n not in stacked}
+            whole = Module({g.name: g for g in loop.functions} | plain, module.kernels, main)
+            program.add(main, *lowered(_only_called(whole), own_context()))
+            program.functions[f.name] = replace(program.functions[f.name], over_list=vm.OverList(main, loop.scan))
     code = vm.VMProgram(program.functions, tuple(program.kernels), tuple(program.types), module.main, tuple(module.data.values()))
     return replace(everything, kernels=program.kernels), Lowered(code, tuple(program.constants), program.plans)
+
+
+def _only_called(module: Module) -> Module:
+    """The module without functions that its main one does not call."""
+    called = reachable(module)
+    return replace(module, functions={n: f for n, f in module.functions.items() if n in called})
 
 
 def _check_effects(f: Function, module: Module, stacked: Collection[str]) -> None:
@@ -148,6 +169,10 @@ def _with_shape(f: Function) -> Function:
 
 def _outlined(f: Function, builder: ModuleBuilder, stacked: Collection[str]) -> Function:
     """The function with groups of operators as functions of their own."""
+    called = {name for b in f.bindings if isinstance(b.value, FunctionCall) for name in callees(b.value)} - set(stacked)
+    moves = {n for n in called if all(isinstance(b.value, _MOVES) for b in builder.functions[n].bindings)}
+    if moves:
+        f = inline_calls(f, builder.functions, moves, few=-1)
     f = without_dead(f, builder.functions)
     for number, block in enumerate(f.blocks):
         if not block.dataflow:

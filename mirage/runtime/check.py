@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
 from mirage.errors import FormatError
-from mirage.ir.annotations import ShapeType, TupleType, parts
+from mirage.ir.annotations import DataType, ShapeType, TupleType, parts
+from mirage.ir.data import LIST
 from mirage.ir.types import ELEMENTS, TensorType
 from mirage.runtime import program as vm
 from mirage.runtime.guards import RELATIONS
@@ -56,7 +57,21 @@ def check_program(program: vm.VMProgram) -> dict[str, Facts]:
         _facts(program, function, found, ())
         if function.batched is not None:
             _check_batched(program, function, function.batched, vm.stacked(program))
+        if function.over_list is not None:
+            _check_over_list(program, function, function.over_list, vm.stacked(program))
     return found
+
+
+def _check_over_list(program: vm.VMProgram, function: vm.VMFunction, form: vm.OverList, stacked: frozenset[str]) -> None:
+    """Raises FormatError unless the loop takes what is in the items and the state of a function that matches a list."""
+    loop, given = program.functions.get(form.function), [p.annotation for p in function.parameters]
+    listed = len(given) > 1 and isinstance(given[0], DataType) and given[0].name == LIST.name
+    if loop is None or not listed or not isinstance(function.code[0], vm.Match) or form.function in stacked or loop.dims:
+        raise FormatError(f"function {function.name!r}: {form.function!r} is no loop over its list; compile the program again")
+    assert isinstance(given[0], DataType)
+    leaves = [leaf for a in (*given[0].arguments, given[1]) for leaf in parts(a) if not isinstance(leaf, TupleType)]
+    if not all(isinstance(leaf, TensorType) for leaf in leaves) or len(loop.parameters) != len(leaves) + len(given) - 2:
+        raise FormatError(f"function {function.name!r}: {form.function!r} takes other values; compile the program again")
 
 
 def _check_batched(program: vm.VMProgram, function: vm.VMFunction, form: vm.Batched, stacked: frozenset[str]) -> None:

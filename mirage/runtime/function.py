@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mirage.ir.annotations import PartialTensor, ShapeType, TupleType
+from mirage.ir.annotations import DataType, PartialTensor, ShapeType, TupleType
 from mirage.ir.types import TensorType
 from mirage.remember import remember
 from mirage.runtime import program as vm
@@ -13,11 +13,12 @@ from mirage.runtime import stacked, steps
 from mirage.runtime.frame import Frame, FrameLayout, StorageLayout, getter
 from mirage.runtime.guards import Entry, Pattern, Signature
 from mirage.runtime.leaves import shape_symbols
+from mirage.runtime.list_loops import LoopOverList
 from mirage.runtime.places.place import Place, PlacedArray
 from mirage.runtime.recorded import Batching, settling, stand_ins
 from mirage.runtime.rounds import Rounds, rounds_of
 from mirage.runtime.segments import Segment, in_segments
-from mirage.runtime.sizes import SizeTable
+from mirage.runtime.sizes import SizeTable, Slots
 from mirage.runtime.stacked import Activation
 from mirage.runtime.steps import Callee, Kernel, Source, Step, Steps, noted
 
@@ -227,6 +228,18 @@ class StackedFunction(Function):
         self._entries: dict[Any, Entry] = {}
         if self.last == 0 and isinstance(self._sources[0], vm.Match) and not self._sized and not self.function.constants:
             self.forward = self.plan[0][0]
+        over = self.function.over_list
+        if over is not None and self.forward is not None:
+            values, state = (p.annotation for p in self.function.parameters[:2])
+            assert isinstance(values, DataType)
+            # the clauses have the function that goes on item by item
+            itself, choose = functions[self.function.name], self.forward
+            loop = LoopOverList(functions[over.function], itself, values.arguments[0], state, over.scan)
+
+            def in_a_loop(args: list[Any], frame: Any) -> Any:
+                return loop.request(args) or choose(args, frame)
+
+            self.forward = in_a_loop
         #: what registers behind the parameters hold at the start
         self._behind = self._layout.registers[self._parameters :]
 

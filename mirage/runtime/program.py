@@ -328,10 +328,22 @@ class Batched:
 
 
 @dataclass(frozen=True)
+class OverList:
+    """A function over a list, its first parameter, with a state, its second one, as a loop: a function of the tensors of the
+    items, each stacked, those of the state, and all other parameters. It returns a tuple of the tensors of the last state and, of
+    a `scan`, which lists the states, behind these the tensors of all states, stacked.
+    """
+
+    function: str
+    scan: bool
+
+
+@dataclass(frozen=True)
 class VMFunction:
     """A function: `dims` are extra shape parameters, `constants` (register, constant of the program), `arena` bytes.
 
-    `registers` is how many it uses. Calls of one with a `batched` form may be recorded, and run together.
+    `registers` is how many it uses. Calls of one with a `batched` form may be recorded, and run together;
+    one `over_list` may run as a loop.
     """
 
     name: str
@@ -343,12 +355,15 @@ class VMFunction:
     guards: tuple[Guard, ...] = ()
     arena: int = 0
     batched: Batched | None = None
+    over_list: OverList | None = None
 
     def __str__(self) -> str:
         given = [f"r{k} {p.name}: {p.annotation}{' (in place)' * p.in_place}" for k, p in enumerate(self.parameters)]
         lines = [f"function {self.name}({', '.join([*given, *self.dims])}), arena of {self.arena} bytes"]
         if self.batched is not None:
             lines.append(f"    many calls at once: {self.batched.function}")
+        if self.over_list is not None:
+            lines.append(f"    items that are alike: {self.over_list.function}")
         lines += [f"    guard {g}" + f" ({g.reason})" * bool(g.reason) for g in self.guards]
         lines += [f"    r{register} = constant {k}" for register, k in self.constants]
         lines += [f"    {i}" + f"  # {i.where}" * bool(i.where) for i in self.code]

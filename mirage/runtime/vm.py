@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -55,8 +56,14 @@ class VirtualMachine:
         deep = vm.stacked(program)
         for name, function in program.functions.items():
             self._functions[name] = (StackedFunction if name in deep else Function)(function, place)
-        for f in self._functions.values():
-            f.load(kernels, self._constants, self._functions)
+        #: of functions over lists that may be loops, what their clauses call for the rest of a list that is none
+        rest = {n: StackedFunction(replace(f, over_list=None), place) for n, f in program.functions.items() if f.over_list}
+        within = {name: n for n in rest for i in program.functions[n].code for name in vm.called(i)}
+        for name, f in self._functions.items():
+            again = {name: rest[name]} if name in rest else {within[name]: rest[within[name]]} if name in within else {}
+            f.load(kernels, self._constants, {**self._functions, **again})
+        for r in rest.values():
+            r.load(kernels, self._constants, self._functions)
         main = program.functions[program.main]
         self._main = self._functions[program.main]
         if main.dims:

@@ -7,7 +7,7 @@ would check at run time is checked by casts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from mirage.compiler.context import Context
 from mirage.compiler.passes.rewrite import Rewriter
@@ -33,23 +33,27 @@ def run(module: Module, context: Context) -> Module:
     return Module(functions, module.kernels, module.main)
 
 
-def inline_calls(function: Function, functions: Mapping[str, Function], once: set[str]) -> Function:
-    """The function with calls inlined; `once` names the functions of any size that are called at one place only."""
+def inline_calls(
+    function: Function, functions: Mapping[str, Function], once: Collection[str], few: int = FEW
+) -> Function:
+    """The function with calls inlined; `once` names the functions of any size that are called at one place only, or for another
+    reason inlined; others have at most `few` bindings then.
+    """
     r = _Inliner(function, functions)
     for b in function.bindings:
         value = r.current(b)
-        if isinstance(value, FunctionCall) and is_inlined(functions[value.function], once):
+        if isinstance(value, FunctionCall) and is_inlined(functions[value.function], once, few):
             r.replace(b.var, r.inline(value, b))
         else:
             r.keep(b, value)
     return r.finish()
 
 
-def is_inlined(callee: Function, once: set[str]) -> bool:
+def is_inlined(callee: Function, once: Collection[str], few: int = FEW) -> bool:
     """Whether calls of a function are inlined."""
     if "origin" in callee.attr or not is_pure_function(callee):
         return False
-    return callee.name in once or len(callee.bindings) <= FEW
+    return callee.name in once or len(callee.bindings) <= few
 
 
 def _in_order(callee: Function, found: Fit) -> Iterator[int]:

@@ -1,0 +1,180 @@
+"""Folds and scans over lists as loops: where the items of a list turn out to be alike, they are stacked, and all rounds run in C.
+
+A fold over a list is a function that matches the list, computes the next state from the head, and calls itself with the tail. The
+loop has the same steps, and reads item after item of one tensor. Lists whose items differ in shape go on to be matched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from mirage.compiler.passes.rewrite import operator_call
+from mirage.ir.annotations import Annotation, DataType, ShapeType, TupleType, symbols_in
+from mirage.ir.data import CONS, LIST, NIL
+from mirage.ir.dims import symbol
+from mirage.ir.graph.builder import FunctionBuilder
+from mirage.ir.graph.effects import is_pure_function
+from mirage.ir.graph.nodes import (
+    Atom,
+    Clause,
+    Construct,
+    Function,
+    FunctionCall,
+    Loop,
+    MakeTuple,
+    Match,
+    TupleItem,
+    Var,
+)
+from mirage.ir.graph.patterns import Bind, Case
+from mirage.ir.graph.traverse import determined, symbols_used
+from mirage.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class ListLoop:
+    """A function over a list as a loop: `functions` are the loop, which is called first, and its body.
+
+    The loop takes the tensors of the items, each stacked, the tensors of the state, and the other parameters of the function. It
+    returns a tuple of the tensors of the last state, and, of a scan, behind these, the tensors of all states, stacked.
+    """
+
+    functions: tuple[Function, Function]
+    scan: bool
+
+
+def list_loop(f: Function, functions: Mapping[str, Function], stacked: Collection[str]) -> ListLoop | None:
+    """The function as a loop; None for one that does not fold or scan a list by a pure function of tensors, none of `stacked`."""
+    found = _steps(f, functions)
+    if found is None:
+        return None
+    step, call, scan, more = found
+    (item,) = f.parameters[0].annotation.arguments  # type: ignore[union-attr]
+    state, *fixed = f.parameters[1:]
+    items, states = _leaves(item), _leaves(state.annotation)
+    plain = all(isinstance(p.annotation, TensorType | ShapeType) for p in fixed)
+    if step.name in stacked or not items or not states or not plain or step.returns != state.annotation or step.dims or f.dims:
+        return None
+    given = [*(p.annotation for p in fixed), state.annotation, item]
+    if not set().union(*map(symbols_in, given)) <= determined(given):
+        return None
+    return _Maker(f, step, call, more, functions).make(items, states, scan)
+
+
+def _steps(f: Function, functions: Mapping[str, Function]) -> tuple[Function, FunctionCall, bool, Function] | None:
+    """The function of a step and the call of it, whether the states are listed, and the clause of an item."""
+    if len(f.parameters) < 2 or len(f.bindings) != 1 or f.result is not f.bindings[0].var:
+        return None
+    match f.bindings[0].value:
+        case Match(args, (Clause(Case(matched, first), done), Clause(Case(_, second, (Bind(), Bind())), more)), ()):
+            if matched != LIST or (first, second) != (NIL, CONS) or args != f.parameters:
+                return None
+        case _:
+            return None
+    if not isinstance(f.parameters[0].annotation, DataType):
+        return None
+    ends, goes_on = functions[done], functions[more]
+    head, tail, *rest = goes_on.parameters
+    bindings = goes_on.bindings
+    scan = len(bindings) == 3
+    if len(bindings) not in (2, 3) or goes_on.result is not bindings[-1].var:
+        return None
+    (y, call), (z, again) = ((b.var, b.value) for b in bindings[:2])
+    if not isinstance(call, FunctionCall) or again != FunctionCall(f.name, (tail, y, *rest[1:])) or tail in call.args:
+        return None
+    if not set(call.args) <= {head, *rest}:
+        return None
+    if scan:
+        listed = ends.bindings[0].value if len(ends.bindings) == 1 else None
+        if bindings[2].value != Construct(LIST, CONS, (y, z)) or listed != Construct(LIST, NIL):
+            return None
+    elif ends.bindings or ends.result is not ends.parameters[0]:
+        return None
+    step = functions[call.function]
+    tensors = all(isinstance(a, TensorType | TupleType | ShapeType) for a in (p.annotation for p in step.parameters))
+    return (step, call, scan, goes_on) if tensors and is_pure_function(step) and not call.dims else None
+
+
+def _leaves(annotation: Annotation) -> list[TensorType]:
+    """The tensors in a value; none where there is anything else."""
+    match annotation:
+        case TensorType():
+            return [annotation]
+        case TupleType(fields):
+            found = [_leaves(f) for f in fields]
+            return [leaf for part in found for leaf in part] if all(found) else []
+    return []
+
+
+class _Maker:
+    """Makes the loop of a function, and its body."""
+
+    def __init__(
+        self, f: Function, step: Function, call: FunctionCall, more: Function, functions: Mapping[str, Function]
+    ) -> None:
+        self.f, self.step, self.call, self.more = f, step, call, more
+        self.functions = dict(functions)
+        taken = set().union(*(symbols_in(p.annotation) for p in (*f.parameters, *step.parameters)))
+        taken = taken.union(*(symbols_used(b.value) for b in step.bindings))
+        self.rounds = next(n for k in range(len(taken) + 1) if (n := f"rounds{k or ''}") not in taken)
+        self.taken = taken | {self.rounds}
+
+    def builder(self, name: str) -> FunctionBuilder:
+        while name in self.functions:
+            name += "_"
+        b = FunctionBuilder(name, self.functions)
+        b.names |= self.taken
+        return b
+
+    def make(self, items: list[TensorType], states: list[TensorType], scan: bool) -> ListLoop:
+        count = symbol(self.rounds)
+        stacked = [TensorType((count, *t.shape), t.dtype) for t in items]
+        kept = [TensorType((count, *t.shape), t.dtype) for t in states] if scan else []
+        fixed = self.f.parameters[2:]
+        body = self.body(stacked, states, kept)
+        self.functions[body.name] = body
+        b = self.builder(f"{self.f.name}_loop")
+        of_items = [b.fresh_parameter("items", t) for t in stacked]
+        of_state = [b.fresh_parameter("state", t) for t in states]
+        others = [b.fresh_parameter(p.name, p.annotation) for p in fixed]
+        full = [b.emit(operator_call("full", shape=t.shape, value=0, dtype=t.dtype)) for t in kept]
+        carried: tuple[Atom, ...] = (*of_state, *full)
+        found = b.emit(Loop(body.name, (*carried, *of_items, *others), len(carried), count))
+        if len(carried) == 1:
+            found = b.emit(MakeTuple((found,)))
+        return ListLoop((b.finish(found), body), scan)
+
+    def body(self, stacked: list[TensorType], states: list[TensorType], kept: list[TensorType]) -> Function:
+        b = self.builder(f"{self.f.name}_round")
+        at = b.fresh_parameter("at", TensorType((), "int64"))
+        of_state = [b.fresh_parameter("state", t) for t in states]
+        stacks = [b.fresh_parameter("kept", t) for t in kept]
+        of_items = [b.fresh_parameter("items", t) for t in stacked]
+        head, _, state, *fixed = self.more.parameters
+        read = [b.emit(operator_call("take", x, at, axis=0)) for x in of_items]
+        values: dict[Atom, Atom] = {
+            head: self.nested(b, head.annotation, iter(read)), state: self.nested(b, state.annotation, iter(of_state))
+        }  # fmt: skip
+        values |= {p: b.fresh_parameter(p.name, p.annotation) for p in fixed}
+        found = b.emit(FunctionCall(self.step.name, tuple(values[a] for a in self.call.args)))
+        after = self.flat(b, found, self.step.returns)
+        written = [b.emit(operator_call("scatter", s, at, x, axis=0)) for s, x in zip(stacks, after, strict=False)]
+        results = (*after, *written)
+        return b.finish(results[0] if len(results) == 1 else b.emit(MakeTuple(results)))
+
+    def nested(self, b: FunctionBuilder, annotation: Annotation, leaves: Iterable[Var]) -> Var:
+        """A value of an annotation, of its tensors."""
+        if isinstance(annotation, TupleType):
+            found = iter(leaves)
+            return b.emit(MakeTuple(tuple(self.nested(b, f, found) for f in annotation.fields)))
+        return next(iter(leaves))
+
+    def flat(self, b: FunctionBuilder, value: Var, annotation: Annotation) -> list[Var]:
+        """The tensors in a value."""
+        if isinstance(annotation, TupleType):
+            fields = [b.emit(TupleItem((value,), k)) for k in range(len(annotation.fields))]
+            return [leaf for v, f in zip(fields, annotation.fields, strict=True) for leaf in self.flat(b, v, f)]
+        return [value]
+
+
