@@ -50,11 +50,9 @@ from mirage.ir.graph.values import (
     MAX_DEPTH,
     FunctionValue,
     Reference,
-    Taker,
-    Where,
     from_value,
+    to_value,
     too_deep,
-    where_text,
 )
 from mirage.ir.loops.interpret import run_loops
 from mirage.ir.loops.program import LoopProgram
@@ -113,15 +111,13 @@ class _Machine:
         self.numbered(function, args)
         held: list[tuple[str, Annotation, Any]] = []
 
-        def leaf(annotation: Annotation, value: Any, where: Where) -> Any:
-            what = where_text(where)
+        def leaf(annotation: Annotation, value: Any, what: str) -> Any:
             held.append((what, annotation, self.converted(annotation, value, what)))
             return held[-1][2]
 
         names = [f"{function.name}: argument {p.name!r}" for p in function.parameters]
         types = [p.annotation for p in function.parameters]
-        taker = Taker(known)
-        given = [taker.take(t, v, name, leaf) for t, v, name in zip(types, args, names, strict=True)]
+        given = [to_value(t, v, known, name, leaf) for t, v, name in zip(types, args, names, strict=True)]
         return from_value(self.run(self.enter(function, given, (), held)))
 
     def numbered(self, function: Function, args: Sequence[Any]) -> None:
