@@ -106,6 +106,19 @@ def random_functional(seed: int, depth: int) -> Module:
     return mi.trace_module(program, SPECS)
 
 
+def random_loss(seed: int, depth: int) -> Callable[..., Any]:
+    """A random program that returns a number, of the parameters in `SPECS`."""
+
+    def loss(v: Any, xs: Any, t: Any, o: Any) -> Any:
+        # the same program whenever it is traced
+        writer = Writer(Random(seed))
+        env = {"v": [v], "l": [xs], "t": [t], "o": [o]}
+        both = writer.vector(depth, env), mi.fold(lambda s, x: mi.tanh(s + x), v, writer.listed(depth, env))
+        return (both[0] * both[1]).sum()
+
+    return loss
+
+
 def random_arguments(seed: int) -> list[Any]:
     """Arguments of a random program."""
     rng = np.random.default_rng(seed)

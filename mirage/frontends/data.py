@@ -14,7 +14,8 @@ from mirage.errors import DataError, MirageError
 from mirage.frontends.annotate import DataSpec, annotation
 from mirage.ir.annotations import Annotation, CallableType, DataType, TypeVariable, parts
 from mirage.ir.data import LIST, OPTION, PRELUDE, TREE, Constructor, DataDeclaration, check_declarations
-from mirage.ir.graph.nodes import Module
+from mirage.ir.graph.nodes import Construct, Match, Module
+from mirage.ir.graph.patterns import Case
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,19 @@ def declared(annotations: Iterable[Annotation]) -> dict[str, DataDeclaration]:
     return {name: d for name, d in found.items() if name not in PRELUDE}
 
 
+def known_data() -> dict[str, DataDeclaration]:
+    """All data types, those of the prelude among them."""
+    return dict(_DECLARED)
+
+
 def with_declarations(module: Module) -> Module:
     """The module with the declarations of the data types in it."""
     annotations = [v.annotation for f in module for v in (*f.parameters, *(b.var for b in f.bindings), f.result)]
-    return replace(module, data=dict(sorted(declared(annotations).items())))
+    # those that gradients made are made or matched somewhere
+    made = {b.value.data.name: b.value.data for f in module for b in f.bindings if isinstance(b.value, Construct)}
+    for f in module:
+        for b in f.bindings:
+            cases = [c.pattern for c in b.value.clauses] if isinstance(b.value, Match) else []
+            made |= {p.data.name: p.data for p in cases if isinstance(p, Case)}
+    found = {n: d for n, d in made.items() if n not in PRELUDE and n not in _DECLARED} | declared(annotations)
+    return replace(module, data=dict(sorted(found.items())))

@@ -10,15 +10,18 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from mirage.errors import GradientError
+from mirage.frontends.data import constructor_of, known_data
 from mirage.frontends.functions import GraphFunction
 from mirage.frontends.graph import GraphTrace, graph_trace
 from mirage.frontends.proxy import Proxy, Traced, apply, caller, located
 from mirage.frontends.spec import TensorFunction
 from mirage.frontends.trace import program_name
-from mirage.ir.annotations import Annotation, TupleType
+from mirage.ir.annotations import Annotation, DataType, TupleType, TypeVariable
 from mirage.ir.dims import symbol
 from mirage.ir.graph.cotangents import float_leaves, is_float
+from mirage.ir.graph.duals import Duals
 from mirage.ir.graph.gradient import Differentiation
+from mirage.ir.graph.gradient_tape import Taped, needs_tape
 from mirage.ir.graph.nodes import Atom, Function, FunctionCall
 from mirage.ir.types import TensorType
 
@@ -110,7 +113,7 @@ def _is_value(x: Any) -> bool:
     """Whether an argument is a value of the graph, and no constant of Python."""
     if isinstance(x, tuple | list):
         return any(map(_is_value, x))
-    return isinstance(x, Traced | np.ndarray)
+    return isinstance(x, Traced | np.ndarray) or constructor_of(type(x)) is not None
 
 
 def _recorded(
@@ -144,9 +147,11 @@ def _recorded(
     primal = functions.pop(inside.name)
     with located():
         _check_result(what, primal, seeded)
-    made = Differentiation(functions, t.module.reserve).gradient(
-        primal, positions, t.module.reserve(f"{label}_{name}"), seeded=seeded, value=value
-    )
+    own = Differentiation(functions, t.module.reserve)
+    by_tape = needs_tape(primal, own)
+    made_by = Taped(own, Duals(functions, t.module.reserve, known_data())) if by_tape else own
+    with located():
+        made = made_by.gradient(primal, positions, t.module.reserve(f"{label}_{name}"), seeded=seeded, value=value)
     t.module.builder.add(made)
     seeds: tuple[Atom, ...] = ()
     if seeded:
@@ -179,8 +184,15 @@ def _positions(what: str, annotations: Mapping[str, Annotation], wrt: Sequence[s
     return [names.index(p) for p in wrt]
 
 
-def _all_float(a: Annotation) -> bool:
-    return bool(a.fields) and all(map(_all_float, a.fields)) if isinstance(a, TupleType) else is_float(a)
+def _all_float(a: Annotation, within: frozenset[str] = frozenset()) -> bool:
+    """Whether all tensors of a value are of floating-point types, and it is of nothing else."""
+    match a:
+        case TupleType(fields):
+            return bool(fields) and all(_all_float(f, within) for f in fields)
+        case DataType(name, arguments):
+            own = [t for c in known_data()[name].constructors for _, t in c.fields] if name not in within else []
+            return all(_all_float(t, within | {name}) for t in (*arguments, *own))
+    return is_float(a) or isinstance(a, TypeVariable)
 
 
 def _check_result(what: str, primal: Function, seeded: bool) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -227,18 +228,19 @@ MODELS: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
+def mapped(fn: Callable[..., Any], *values: Any) -> Any:
+    """Values of one form, with what a function gives for the arrays that stand in the same place."""
+    first = values[0]
+    if isinstance(first, list | tuple):
+        return type(first)(mapped(fn, *v) for v in zip(*values, strict=True))
+    if is_dataclass(first):
+        return type(first)(*(mapped(fn, *(getattr(v, f.name) for v in values)) for f in fields(first)))  # type: ignore[misc]
+    return fn(*values)
+
+
 def in_float64(x: Any) -> Any:
     """Arguments in float64."""
-    match x:
-        case np.ndarray():
-            return x.astype(np.float64)
-        case list() | tuple():
-            return type(x)(map(in_float64, x))
-        case mi.Leaf(v):
-            return mi.Leaf(in_float64(v))
-        case mi.Rose(v, children):
-            return mi.Rose(in_float64(v), in_float64(children))
-    return x
+    return mapped(lambda a: a.astype(np.float64) if a.dtype == np.float32 else a, x)
 
 
 def flat(x: Any) -> list[np.ndarray]:
