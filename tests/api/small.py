@@ -14,13 +14,16 @@ from mirage.cache import ResultStore
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES, epsilon
-from mirage.search import buckets, tune, versions
+from mirage.search import buckets, rank, tune, versions
 
 #: the command line: arguments -> exit code, standard output, standard error
 Run = Callable[..., tuple[int, str, str]]
 
 #: seconds that no search and tuning of these programs takes, on any machine: a number of kernels ends them
 BUDGET = 120.0
+
+#: versions that are compiled for a device
+RIVALS = 4
 
 #: seconds after which what a test waits for has failed to happen, on any machine
 PATIENCE = 600.0
@@ -46,6 +49,7 @@ def limit_tuning(put: Callable[[object, str, object], None] = setattr, kernels: 
     put(versions, "TABLE_SECONDS", 0.003)
     put(versions, "MAX_BETWEEN", 1)
     put(buckets, "MAX_POINTS", 2)
+    put(rank, "MAX_RIVALS", RIVALS)
 
 
 class Judge:

@@ -54,6 +54,11 @@ class Timer:
 
 
 @pytest.fixture(scope="module")
+def few_kernels() -> None:
+    """Kernels are compiled for all sizes."""
+
+
+@pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> ResultStore:
     return ResultStore(f"sqlite:///{tmp_path_factory.mktemp('choice')}/store.sqlite")
 
