@@ -16,14 +16,19 @@ from hypothesis.internal.conjecture import providers
 GOLDEN = Path(__file__).parent / "golden"
 
 # The same cases on every run and every machine: a red suite is always the change's fault.
-settings.register_profile("suite", deadline=None, derandomize=True)
-settings.load_profile("suite")
+settings.register_profile("full", deadline=None, derandomize=True)
+settings.register_profile("suite", settings.get_profile("full"), max_examples=40)
 # Hypothesis also draws the constants of every module that happens to be imported, which differs from worker to worker.
 vars(providers)["is_local_module_file"] = lambda path: False
 
 # A shell starts what runs in the background with interrupts ignored, which the processes that tests interrupt would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where slow tests run, those of random cases have more of them."""
+    settings.load_profile("suite" if "not slow" in config.getoption("markexpr") else "full")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

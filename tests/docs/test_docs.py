@@ -40,6 +40,8 @@ NOT_RUN = {"CONTRIBUTING.md"}
 MARK = "\x1e block "
 #: what a page says does not depend on how many kernels are tried
 FIRST = "from tests.api.small import limit_tuning\nlimit_tuning()"
+#: what most pages import
+LOADED = ("tests.api.small", "mirage.cache.database")
 #: packages that take seconds to import -> what pages that import them need of them
 IMPORTED = {
     "torch": ("torch._dynamo.convert_frame", "torch.export._trace", "mirage.torch.dynamo"),
@@ -100,13 +102,14 @@ def store_of(folder: Path) -> str:
 @pytest.fixture(scope="module")
 def scripts() -> Iterator[Callable[[str], Scripts]]:
     """Where a script of this text runs: a process that has PyTorch is another one, as arrays and threads are others there."""
+    there = tuple(p for p in IMPORTED if find_spec(p) is not None)
     with ExitStack() as stack:
 
         @functools.cache
         def having(packages: tuple[str, ...]) -> Scripts:
-            return stack.enter_context(Scripts(["tests.api.small", *(m for p in packages for m in IMPORTED[p])]))
+            return stack.enter_context(Scripts([*LOADED, *(m for p in packages for m in IMPORTED[p])]))
 
-        yield lambda text: having(tuple(p for p in IMPORTED if re.search(rf"^import .*\b{p}\b", text, re.MULTILINE)))
+        yield lambda text: having(there if re.search(rf"^import .*\b({'|'.join(IMPORTED)})\b", text, re.MULTILINE) else ())
 
 
 def run(page: Path, folder: Path, scripts: Callable[[str], Scripts]) -> dict[int, str]:

@@ -144,7 +144,7 @@ def test_text_lists_axes_values_and_results() -> None:
     ]
 
 
-@settings(max_examples=150)
+@settings(max_examples=3 * settings().max_examples // 2)
 @given(st.integers(0, 10**6))
 def test_lowering_keeps_the_meaning(seed: int) -> None:
     """Run as predefined kernels over named axes, a random program computes what the reference computes."""

@@ -72,7 +72,7 @@ def test_the_axis_form_of_shared_arguments_is_the_program(name: str) -> None:
     assert "8 random tests" in check_lowering(program, reference, 0)
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.integers(0, 10**6))
 def test_random_programs_with_shared_inputs_keep_their_meaning(seed: int) -> None:
     program = shared_program(Random(seed), 7)

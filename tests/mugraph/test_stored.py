@@ -142,7 +142,7 @@ def places(obj: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-@settings(max_examples=600)
+@settings(max_examples=6 * settings().max_examples)
 @given(st.data())
 def test_mutations_raise_only_errors_of_the_package(data: st.DataObject) -> None:
     obj = json.loads(JSON[data.draw(st.sampled_from(sorted(JSON)))])

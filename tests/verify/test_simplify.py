@@ -163,7 +163,7 @@ def value(x: Fraction, t: Any) -> Fraction:
     raise AssertionError(t)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(pieces, pieces)
 def test_functions_made_of_lines_have_equal_forms_exactly_where_they_are_equal(s: Any, t: Any) -> None:
     al = SimplifyingAlgebra({})

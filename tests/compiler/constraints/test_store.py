@@ -65,7 +65,7 @@ def read_all(*texts: str) -> None:
         assume(False)
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.lists(facts, max_size=4), dims, dims, st.integers(1, 6))
 @example([("at most", "k // m", 0), ("equal", "k", "k + m")], "k", "k", 1)
 @example([("divisible", "k % 2 % k", 2)], "k", "k", 1)
@@ -110,7 +110,6 @@ def test_what_is_proved_is_true_of_all_sizes(given: list[tuple[str, str, str | i
         assert all(g.holds(s) for g in c.guards())
 
 
-@settings(max_examples=100)
 @given(st.lists(facts, min_size=1, max_size=4))
 @example([("equal", "n - k", "max(n, 1) * max(n, 2)")])
 @example([("equal", "k", "0"), ("equal", "m", "k // m")])

@@ -113,7 +113,7 @@ def random_buffers(seed: int) -> list[Buffer]:
     return analyze(steps, rng.sample(names, 1)).buffers(sizes)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings().max_examples // 2)
 @given(st.integers(0, 2**32), st.sampled_from([{}, {"n": 64}, {"n": 100, "m": 33}]), st.data())
 def test_live_buffers_never_overlap_and_the_plan_is_never_larger_than_none(
     seed: int, bounds: dict[str, int], data: st.DataObject

@@ -37,14 +37,14 @@ def found(x: np.ndarray, key: Any, dims: tuple[int | str, ...]) -> np.ndarray:
     return result
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=3 * settings().max_examples // 2)
 @given(indexed())
 def test_literal_sizes(case: tuple[np.ndarray, Any]) -> None:
     x, key = case
     np.testing.assert_array_equal(found(x, key, x.shape), x[key])
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=3 * settings().max_examples // 2)
 @given(indexed(), st.data())
 def test_symbolic_sizes(case: tuple[np.ndarray, Any], data: st.DataObject) -> None:
     x, key = case

@@ -72,7 +72,7 @@ def expressions() -> st.SearchStrategy[Scalar]:
     return st.recursive(leaves, grow, max_leaves=8)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=3 * settings().max_examples // 2)
 @given(expressions(), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3))
 def test_keeps_values(x: Scalar, a: int, b: int, c: int) -> None:
     sizes = dict(a=a, b=b, c=c)
@@ -82,7 +82,7 @@ def test_keeps_values(x: Scalar, a: int, b: int, c: int) -> None:
         assert value(simple, loops, sizes) == value(x, loops, sizes)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=3 * settings().max_examples // 2)
 @given(expressions(), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3))
 def test_what_is_within_is(x: Scalar, a: int, b: int, c: int) -> None:
     sizes = dict(a=a, b=b, c=c)
