@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.compiler.kernels.switching import SwitchingKernel
 from mirage.ir.graph.interpret import run_module
 from mirage.kernels.cpu.tuning import machine_model
+from tests import forks
 from tests.api.small import BUDGET, PATIENCE, adapter, arrays, check, limit_tuning
 from tests.api.test_interrupt import Interrupter
 from tests.kernels.kernels import in_threads
@@ -106,29 +106,22 @@ def started(tmp_path: Path) -> Iterator[Any]:
     """Starts the script; its temporary files are in the test's folder."""
     if not Path("/proc/self/cmdline").exists():
         pytest.skip("needs the processes in /proc")
-    processes: list[subprocess.Popen[str]] = []
+    processes: list[forks.Forked] = []
 
-    def start(then: str = "kept") -> subprocess.Popen[str]:
-        p = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(tmp_path / "r.sqlite"), then],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-            env={**os.environ, "TMPDIR": str(tmp_path)},
-        )  # fmt: skip
+    def start(then: str = "kept") -> forks.Forked:
+        env = {**os.environ, "TMPDIR": str(tmp_path)}
+        p = forks.start(SCRIPT, str(tmp_path / "r.sqlite"), then, env=env, group=True)
         processes.append(p)
-        assert p.stdout is not None and p.stdout.readline() == "compiled\n"
+        assert p.stdout.readline() == "compiled\n"
         assert until(lambda: children(tmp_path))
-        assert p.stdin is not None
         p.stdin.write("\n")
         p.stdin.flush()
         return p
 
     yield start
     for p in processes:
-        p.kill()
-        p.wait()
-        assert p.stdin is not None and p.stdout is not None
-        p.stdin.close()
-        p.stdout.close()
+        with p:
+            p.kill()
     for pid in children(tmp_path):
         os.kill(pid, signal.SIGKILL)
 
@@ -139,6 +132,9 @@ def left_over(folder: Path) -> list[Any]:
 
 def test_a_killed_process_leaves_no_process_and_no_files(started: Any, tmp_path: Path) -> None:
     p = started()
+    # Ctrl-C does not reach the search
+    (child,) = children(tmp_path)
+    assert os.getpgid(child) != os.getpgid(p.pid)
     p.kill()
     p.wait()
     assert until(lambda: not left_over(tmp_path)), left_over(tmp_path)
@@ -149,12 +145,6 @@ def test_a_process_that_ends_early_ends_its_search(started: Any, tmp_path: Path)
     p.stdin.close()
     assert p.wait(PATIENCE) == 0
     assert until(lambda: not left_over(tmp_path)), left_over(tmp_path)
-
-
-def test_ctrl_c_does_not_reach_the_search(started: Any, tmp_path: Path) -> None:
-    p = started()
-    (child,) = children(tmp_path)
-    assert os.getpgid(child) != os.getpgid(p.pid)
 
 
 def test_files_in_the_working_folder_are_not_imported(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -32,6 +30,7 @@ from mirage.errors import (
     TraceError,
     UnknownTarget,
 )
+from tests import forks
 from tests.api.archives import members, saved_with, write
 from tests.api.small import BUDGET, Judge, limit_tuning, races_by
 from tests.kernels.kernels import in_threads
@@ -244,8 +243,8 @@ def test_another_process_gets_the_same_bits(tmp_path: Path) -> None:
         }
         np.savez(tmp_path / f"{p.name}.npz", **named)
         executable.save(tmp_path / f"{p.name}.mirage")
-    run = subprocess.run([sys.executable, "-c", LOADING, str(tmp_path)], check=True, capture_output=True, text=True)
-    assert run.stdout.split() == sorted(SMALL)
+    run = forks.run(LOADING, str(tmp_path))
+    assert (run.returncode, run.stdout.split()) == (0, sorted(SMALL)), run.stderr
 
 
 def double(x: Any) -> Any:

@@ -6,8 +6,6 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,9 +24,8 @@ from mirage.search.tune import Tuner
 from mirage.search.units import Found, Units
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
+from tests import forks
 from tests.api.small import BUDGET, PATIENCE, Judge, adapter, arrays, check, races_by
-
-ROOT = Path(__file__).parents[2]
 
 
 class Interrupter:
@@ -210,16 +207,9 @@ cli.main()
 
 def interrupted(cache: Path, at: str, *arguments: str) -> tuple[Any, str]:
     """The JSON that a command prints, and its messages, when it gets Ctrl-C at a line of progress."""
-    command = [sys.executable, "-c", COMMAND, *arguments, "--budget", "600", "--json"]
-    environment = {
-        **os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        "MIRAGE_CACHE_DIR": str(cache),
-    }  # fmt: skip
-    with subprocess.Popen(
-        command, cwd=cache.parent, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    ) as child:  # fmt: skip
-        assert child.stderr
+    environment = {**os.environ, "MIRAGE_CACHE_DIR": str(cache)}
+    command = [*arguments, "--budget", "600", "--json"]
+    with forks.start(COMMAND, *command, cwd=cache.parent, env=environment, group=True) as child:
         for line in child.stderr:
             if at in line:
                 break

@@ -7,8 +7,6 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,9 +25,9 @@ from mirage.search.generate import undominated
 from mirage.search.options import SearchOptions
 from mirage.search.stream import Search
 from mirage.search.units import Found, Units
+from tests import forks
 from tests.api.small import BUDGET, adapter, rows
 
-ROOT = Path(__file__).parents[2]
 #: seconds after which a process has failed to end, on any machine
 PATIENCE = 600.0
 
@@ -99,16 +97,9 @@ def units(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @contextmanager
-def waiting(units: int = 0, graphs: int = 0) -> Iterator[subprocess.Popen[str]]:
+def waiting(units: int = 0, graphs: int = 0) -> Iterator[forks.Forked]:
     """A process that waits in the middle of its search; in a group of its own, as a terminal would have it."""
-    environment = {
-        **os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-    }  # fmt: skip
-    with subprocess.Popen(
-        [sys.executable, "-c", COMMAND, str(units), str(graphs)], env=environment, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-    ) as child:  # fmt: skip
-        assert child.stdout
+    with forks.start(COMMAND, str(units), str(graphs), group=True) as child:
         try:
             assert child.stdout.readline() == "waiting\n", child.communicate()[1]
             yield child
@@ -183,7 +174,7 @@ def test_ctrl_c_within_a_unit_gives_what_was_found(cache: Path, units: list[str]
     assert checkpoints(cache) == []
 
 
-def interrupted(child: subprocess.Popen[str], out: str, err: str) -> None:
+def interrupted(child: forks.Forked, out: str, err: str) -> None:
     """Fail unless a search that was interrupted gave something, which is kept as such."""
     assert child.returncode == 0, err
     found = json.loads(out)

@@ -7,8 +7,6 @@ import io
 import json
 import math
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -45,6 +43,7 @@ from mirage.verify import equivalence
 from mirage.verify.certificate import Certificate
 from mirage.verify.proof import Comparison
 from mirage.verify.tester import Outcome, RandomTester
+from tests import forks
 from tests.api.small import BUDGET, adapter, arrays, check, loaded, rows, several
 from tests.kernels.kernels import in_threads
 
@@ -320,7 +319,7 @@ x, w, v = np.ones((2, 8), np.float32), np.ones((8, 3), np.float32), np.ones((3, 
 assert (r(x, w, v) == np.maximum(x @ w, 0) @ v + x).all()
 print(r.best.kind, len(r.graphs))
 """
-    done = subprocess.run([sys.executable, "-c", script, str(saved)], capture_output=True, text=True, check=False)
+    done = forks.run(script, str(saved))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [result().best.kind, str(len(result().graphs))]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ from mirage.cache import Holder, Lease, ResultStore, engine, leases
 from mirage.cache.database import Database
 from mirage.cache.leases import LEASE_S, is_alive, new_owner
 from mirage.cache.records import sha256
+from tests import forks
 
 KEY, OTHER = sha256("a key"), sha256("another key")
 
@@ -31,10 +30,9 @@ time.sleep(3600)
 
 
 @contextmanager
-def owner(url: str) -> Iterator[subprocess.Popen[str]]:
+def owner(url: str) -> Iterator[forks.Forked]:
     """A process that has the lease of `KEY`."""
-    with subprocess.Popen([sys.executable, "-c", OWNER, url, KEY], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
+    with forks.start(OWNER, url, KEY) as process:
         try:
             assert process.stdout.readline() == "has it\n"
             yield process

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 
 import pytest
 
 from mirage.cache import ResultStore
 from mirage.cache.records import sha256
+from tests import forks
 
 SHARED = [sha256(str(index)) for index in range(10)]
 
 # Writes ten shared keys and one of its own, eight times; writer w's time in round r is 100 - r - w.
 WRITER = """
-import hashlib, sys
+import hashlib, sys, warnings
 from mirage.cache import ResultStore
+warnings.simplefilter("error")
 url, writer = sys.argv[1], int(sys.argv[2])
 input()
 for r in range(8):
@@ -28,8 +28,9 @@ for r in range(8):
 
 # Writes ever faster records until it is killed, and says after each how far it is.
 ENDLESS = """
-import hashlib, itertools, sys
+import hashlib, itertools, sys, warnings
 from mirage.cache import ResultStore
+warnings.simplefilter("error")
 store = ResultStore(sys.argv[1])
 for n in itertools.count():
     key = hashlib.sha256(str(n % 10).encode()).hexdigest()
@@ -39,19 +40,9 @@ for n in itertools.count():
 """
 
 
-def start(script: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", script, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_writers_at_once_lose_nothing_and_the_fastest_record_wins(url: str) -> None:
-    writers = [start(WRITER, url, str(index)) for index in range(3)]
+    writers = [forks.start(WRITER, url, str(index)) for index in range(3)]
     for writer in writers:
-        assert writer.stdin
         writer.stdin.write("go\n")
         writer.stdin.flush()
     for writer in writers:
@@ -68,8 +59,7 @@ def test_writers_at_once_lose_nothing_and_the_fastest_record_wins(url: str) -> N
 
 @pytest.mark.parametrize("moment", range(3))
 def test_a_killed_writer_leaves_a_readable_store(url: str, moment: int) -> None:
-    with start(ENDLESS, url) as writer:
-        assert writer.stdout
+    with forks.start(ENDLESS, url) as writer:
         for _ in range(20 + moment):
             done = int(writer.stdout.readline())
         writer.kill()

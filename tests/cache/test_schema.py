@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -18,6 +16,7 @@ from mirage.cache.engine import make_engine
 from mirage.cache.records import SCHEMA, canonical_json, sha256
 from mirage.cache.tables import METADATA, REVISIONS
 from mirage.errors import NewerCacheError
+from tests import forks
 
 KEY = sha256("a key")
 PAYLOAD = {"graph": [1, 2, 3]}
@@ -35,8 +34,9 @@ INSERT = sa.text(
 
 #: opens a store when it is told to
 OPEN = """
-import sys
+import sys, warnings
 from mirage.cache import ResultStore
+warnings.simplefilter("error")
 print("ready", flush=True)
 input()
 print(len(ResultStore(sys.argv[1]).list()))
@@ -111,16 +111,10 @@ def test_a_store_that_another_process_makes_meanwhile_is_opened(url: str, monkey
 
 
 def test_processes_that_open_an_old_store_at_once_migrate_it_once(old: str) -> None:
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", OPEN, old], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
+    processes = [forks.start(OPEN, old) for _ in range(2)]
     for p in processes:
-        assert p.stdout and p.stdout.readline() == "ready\n"
+        assert p.stdout.readline() == "ready\n"
     for p in processes:
-        assert p.stdin
         p.stdin.write("go\n")
         p.stdin.flush()
     assert [p.communicate(timeout=600)[0] for p in processes] == ["1\n", "1\n"]

@@ -15,12 +15,10 @@ With `needs=PACKAGE` at the end, a block is there only where that package is ins
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,8 +28,8 @@ import typer
 from typer.testing import CliRunner
 
 from mirage.cli import app
+from tests import forks
 from tests.api.small import limit_tuning
-from tests.docs.pages import Scripts
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -40,8 +38,6 @@ NOT_RUN = {"CONTRIBUTING.md"}
 MARK = "\x1e block "
 #: what a page says does not depend on how many kernels are tried
 FIRST = "from tests.api.small import limit_tuning\nlimit_tuning()"
-#: what most pages import
-LOADED = ("tests.api.small", "mirage.cache.database")
 #: packages that take seconds to import -> what pages that import them need of them
 IMPORTED = {
     "torch": ("torch._dynamo.convert_frame", "torch.export._trace", "mirage.torch.dynamo"),
@@ -99,20 +95,14 @@ def store_of(folder: Path) -> str:
     return f"sqlite:///{folder}/results.sqlite"
 
 
-@pytest.fixture(scope="module")
-def scripts() -> Iterator[Callable[[str], Scripts]]:
-    """Where a script of this text runs: a process that has PyTorch is another one, as arrays and threads are others there."""
-    there = tuple(p for p in IMPORTED if find_spec(p) is not None)
-    with ExitStack() as stack:
-
-        @functools.cache
-        def having(packages: tuple[str, ...]) -> Scripts:
-            return stack.enter_context(Scripts([*LOADED, *(m for p in packages for m in IMPORTED[p])]))
-
-        yield lambda text: having(there if re.search(rf"^import .*\b({'|'.join(IMPORTED)})\b", text, re.MULTILINE) else ())
+def modules(script: str) -> list[str]:
+    """What a process has that runs a script: one that has PyTorch is another one, as arrays and threads are others there."""
+    if not re.search(rf"^import .*\b({'|'.join(IMPORTED)})\b", script, re.MULTILINE):
+        return []
+    return [m for package in IMPORTED if find_spec(package) is not None for m in IMPORTED[package]]
 
 
-def run(page: Path, folder: Path, scripts: Callable[[str], Scripts]) -> dict[int, str]:
+def run(page: Path, folder: Path) -> dict[int, str]:
     """What each Python block of a page prints, by the block's line."""
     for b in blocks(page):
         if b.words[:1] == ("python",) and len(b.words) > 1:
@@ -121,17 +111,15 @@ def run(page: Path, folder: Path, scripts: Callable[[str], Scripts]) -> dict[int
     code = [f"print({MARK + str(b.line)!r}, flush=True)\n{b.body}" for b in python_blocks(page)]
     script.write_text("\n".join([FIRST, *code]), encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": str(ROOT), "MIRAGE_CACHE_URL": store_of(folder)}
-    done = scripts(script.read_text(encoding="utf-8")).run(script, env)
+    done = forks.run(script, env=env, cwd=folder, modules=modules(script.read_text(encoding="utf-8")))
     assert done.returncode == 0, f"{page.name}, after line {done.stdout.rpartition(MARK)[2][:4]}:\n{done.stderr}"
     parts = (part.partition("\n") for part in done.stdout.split(MARK)[1:])
     return {int(line): text for line, _, text in parts}
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name not in NOT_RUN], ids=lambda p: p.name)
-def test_a_page_runs_and_prints_what_it_shows(
-    page: Path, tmp_path: Path, scripts: Callable[[str], Scripts], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    printed = run(page, tmp_path, scripts)
+def test_a_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run(page, tmp_path)
     latest: int | None = None
     for b in blocks(page):
         if b.words == ("python",):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -18,15 +16,17 @@ from mirage.cache.records import sha256
 from mirage.errors import CacheError, UnsafeCacheError
 from mirage.ir.dims import Dim, to_dim
 from mirage.search.checkpoint import KEPT_DAYS, Checkpoint, checkpoint_path, remove_checkpoints
+from tests import forks
 
 KEY = sha256("a search")
 PAYLOAD = {"graphs": [{"cost": 1.5, "nodes": ["µ", None]}], "cut": ""}
 
 # Puts units of its own until it is killed, and says after each how far it is.
 WRITER = """
-import itertools, sys
+import itertools, sys, warnings
 from pathlib import Path
 from mirage.search.checkpoint import Checkpoint
+warnings.simplefilter("error")
 c = Checkpoint(Path(sys.argv[1]), sys.argv[2])
 for n in itertools.count():
     if len(sys.argv) > 4 and n == int(sys.argv[4]):
@@ -41,10 +41,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / f"{KEY}.jsonl"
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", WRITER, *map(str, arguments)], stdout=subprocess.PIPE, text=True
-    )
+def start(*arguments: object) -> forks.Forked:
+    return forks.start(WRITER, *map(str, arguments))
 
 
 def test_what_was_put_is_read_again(path: Path) -> None:

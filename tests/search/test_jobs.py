@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -21,6 +19,7 @@ from mirage.errors import BudgetError, CacheError, JobError, MirageError, Search
 from mirage.search import jobs
 from mirage.search.checkpoint import Checkpoint
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, Outcome, run_units
+from tests import forks
 from tests.search import units as own_units
 from tests.search.units import calls, pids, run, work
 from tests.work import ByHand
@@ -264,21 +263,16 @@ main(*sys.argv[1:])
 
 
 @contextmanager
-def process(log: Path, file: Path, units: list[str]) -> Iterator[subprocess.Popen[str]]:
+def process(log: Path, file: Path, units: list[str]) -> Iterator[forks.Forked]:
     """A process of its own that runs units, in a group of its own, as a terminal would have it."""
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-c", SCRIPT, str(log), str(file), KEY, *units]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
-    ) as child:
+    with forks.start(SCRIPT, str(log), str(file), KEY, *units, group=True) as child:
         try:
             yield child
         finally:
             child.kill()
 
 
-def wait_for_call(log: Path, unit: str, child: subprocess.Popen[str]) -> None:
+def wait_for_call(log: Path, unit: str, child: forks.Forked) -> None:
     """Until the unit has begun."""
     while unit not in calls(log):
         assert child.poll() is None, child.communicate()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -27,6 +24,7 @@ from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.model.cost import CostModel, Machine
 from mirage.kernels.cpu.tuning import machine_model
 from mirage.search.accuracy import random_inputs
+from tests import forks
 from tests.compiler.groups import GROUPS, group
 from tests.modelled import modelled
 from tests.mugraph.graphs import flash_decoding
@@ -345,11 +343,11 @@ def test_text_runs_in_another_process() -> None:
     sizes = {"n": 5, "k": 40, "m": 30}
     out = _empty(k.program, sizes)
     k(random_inputs(k.program, sizes, seed=8), sizes, out)
-    other = subprocess.run(
-        [sys.executable, "-c", _OTHER], input=k.to_text(), capture_output=True, text=True, check=True,
-        cwd=Path(__file__).parents[3],
-    )  # fmt: skip
-    assert bytes.fromhex(other.stdout) == out[0].tobytes()
+    with forks.start(_OTHER) as other:
+        other.stdin.write(k.to_text())
+        told, errors = other.communicate()
+    assert other.returncode == 0, errors
+    assert bytes.fromhex(told) == out[0].tobytes()
 
 
 @pytest.mark.parametrize("name", ["linear, gelu", "attention", "several", "library"])

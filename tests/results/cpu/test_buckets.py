@@ -6,9 +6,6 @@ import functools
 import hashlib
 import io
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,9 +27,9 @@ from mirage.results.cpu.result import Superoptimized
 from mirage.results.recall import Chosen, Memory
 from mirage.search.decision import MAX_VERSIONS, Decision, Point, Version
 from mirage.search.versions import VersionTuner
-from tests.api.small import BUDGET, adapter, arrays, check, loaded, rows
+from tests import forks
+from tests.api.small import BUDGET, PATIENCE, adapter, arrays, check, loaded, rows
 
-ROOT = Path(__file__).parents[3]
 SHAPES = {
     "adapter": [{"b": b, "n": n} for b in (1, 2, 7, 33) for n in (1, 3, 16, 65, 130)],
     "rows": [{"m": m, "n": n} for m in (1, 2, 9, 64) for n in (1, 5, 31, 256, 1000)],
@@ -370,7 +367,7 @@ for t in threads:
 h = hashlib.sha256()
 for sizes in SHAPES["adapter"]:
     inputs = arrays(r.program, sizes)
-    bits = {r(*inputs).tobytes() for _ in range(20)}
+    bits = {r(*inputs).tobytes() for _ in range(5)}
     assert len(bits) == 1, sizes
     h.update(bits.pop())
 busy = False
@@ -387,17 +384,11 @@ def digest(r: Superoptimized) -> str:
 
 def processes(*argv: str, loads: tuple[int, ...] = (0, 4)) -> set[str]:
     """What processes print, with as many busy threads beside the calls."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", BITS, *argv, str(load)], env=env, cwd=ROOT, stdout=subprocess.PIPE, text=True
-        )
-        for load in loads
-    ]
+    started = [forks.start(BITS, *argv, str(load)) for load in loads]
     found = set()
     for process in started:
-        out, _ = process.communicate(timeout=300)
-        assert process.returncode == 0
+        out, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, err
         found.add(out.strip())
     return found
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -27,16 +25,18 @@ from mirage.mugraph.canonical import structure_key
 from mirage.results.cpu.result import Superoptimized
 from mirage.search import tune
 from mirage.search.explore import Explorer, Pair
+from tests import forks
 from tests.api.small import BUDGET, PATIENCE, adapter, arrays, check, rows
 
 #: superoptimizes `adapter` in a process of its own, and says what was remembered
 SCRIPT = """
-import json, os, signal, sys
+import json, os, signal, sys, warnings
 import numpy as np
 import mirage as mi
 from mirage.results.cpu import tune as session
 from tests.api.small import adapter, arrays, check, limit_tuning
 
+warnings.filterwarnings("error", module="mirage")
 limit_tuning(kernels=4)
 # the best so far is kept whenever there is a better one
 session.KEEP_S = 0.0
@@ -55,16 +55,14 @@ print(json.dumps({"hit": r.cache_hit, "search": "search" in r.seconds, "tune": "
                   "versions": len(r.versions), "best": r.best.kind, "told": told}))
 """
 SPECS: dict[str, Any] = dict(adapter.specs)
-ROOT = Path(__file__).parents[3]
 
 
-def start(folder: Path, budget: float = BUDGET, url: str = "", at: str = "", **sizes: int) -> subprocess.Popen[str]:
-    env = {**os.environ, "MIRAGE_CACHE_DIR": str(folder), "PYTHONPATH": str(ROOT), "MIRAGE_CACHE_URL": url}
-    command = [sys.executable, "-W", "error:::mirage", "-c", SCRIPT, json.dumps(sizes), str(budget), at]
-    return subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(folder: Path, budget: float = BUDGET, url: str = "", at: str = "", **sizes: int) -> forks.Forked:
+    env = {**os.environ, "MIRAGE_CACHE_DIR": str(folder), "MIRAGE_CACHE_URL": url}
+    return forks.start(SCRIPT, json.dumps(sizes), str(budget), at, env=env)
 
 
-def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
+def finish(process: forks.Forked) -> dict[str, Any]:
     stdout, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, stderr
     found: dict[str, Any] = json.loads(stdout)
@@ -263,7 +261,7 @@ def test_more_and_improve_go_on_with_what_is_complete(store: ResultStore) -> Non
 
 def test_what_is_best_so_far_survives_a_kill(own_cache: Path) -> None:
     killed = start(own_cache, at="3 kernels compiled")
-    assert killed.stdout is not None and killed.stdout.readline() == "killed\n"
+    assert killed.stdout.readline() == "killed\n"
     assert killed.wait(PATIENCE) == -signal.SIGKILL
     store = ResultStore(f"sqlite:///{own_cache}/results.sqlite")
     (tuned,) = [record for record in store.list() if record.best_us is not None]
