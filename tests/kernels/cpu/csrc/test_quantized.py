@@ -88,7 +88,8 @@ int main(int argc, char **argv)
         signed char *w = bytes_of(64), *packed = bytes_of(mi_quantized_bytes(16, 4));
         int *column = (int *)room(4);
         mi_quantized_pack(16, 4, 16, 0, w, packed, column);
-        const quantized q = {bytes_of(28 * (ptrdiff_t)sizeof(given)), packed, column, room(4), NULL, room(8), 2, 16, 4, 16, 1, 0, 0, 4};
+        signed char *x = bytes_of(28 * (ptrdiff_t)sizeof(given));
+        const quantized q = {x, packed, column, room(4), NULL, room(8), 2, 16, 4, 16, 1, 0, 0, 4};
         return mi_quantized(&q, 1, mi_pool_run);
     }
     static const ptrdiff_t cases[][4] = {
