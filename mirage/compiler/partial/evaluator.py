@@ -83,7 +83,7 @@ class Evaluator:
     def binding(self, r: Residual, frame: Frame, b: Binding) -> Value | Task[Value]:
         """The value of a binding, or what gives it once the calls in it are done."""
         if isinstance(b.value, Var | Constant | ShapeValue):
-            if isinstance(b.value, Constant) and not self.program.folds:
+            if isinstance(b.value, Constant) and self.program.is_own(frame.function, b.var):
                 return r.emit(b.value, b.var.name, b.where)
             return frame.value(b.value)
         if isinstance(b.value, MatchCast):
@@ -94,7 +94,7 @@ class Evaluator:
             case OpCall("constant"):
                 return r.number(expr, deduce(expr, {}))
             case OpCall():
-                return self.operator(r, expr, args, b)
+                return self.operator(r, expr, args, b, own=self.program.is_own(frame.function, b.var))
             case MakeTuple() | Construct() | Closure():
                 return self.made(expr, args, b)
             case TupleItem(index=index) if known_form(args[0], MakeTuple):
@@ -131,9 +131,9 @@ class Evaluator:
         annotation = deduce(replace(expr, args=operands(args)), self.module.functions)
         return Value(annotation, None, replace(expr, args=()), tuple(args), b.var.name, b.where)
 
-    def operator(self, r: Residual, call: OpCall, args: Sequence[Value], b: Binding) -> Value:
-        """An operator: computed where its operands are known."""
-        if self.program.folds and all(a.array is not None or known_form(a, OpCall) for a in args):
+    def operator(self, r: Residual, call: OpCall, args: Sequence[Value], b: Binding, *, own: bool) -> Value:
+        """An operator: computed where its operands are known, and it needs no value of its `own`."""
+        if not own and all(a.array is not None or known_form(a, OpCall) for a in args):
             values = [scalar_value(a.form) if isinstance(a.form, OpCall) else a.array for a in args]
             annotation = deduce(replace(call, args=tuple(a.atom or v for a, v in zip(args, operands(args), strict=True))), {})
             if (found := constant_results(call, values, annotation)) is not None:
@@ -141,7 +141,8 @@ class Evaluator:
                 if not isinstance(annotation, TupleType):
                     return parts[0]
                 return Value(annotation, None, MakeTuple(()), parts, b.var.name, b.where)
-        if not self.program.folds:
+        if self.program.writes:
+            # what an operand holds may change
             return self.left(r, call, args, b)
         return r.compute(replace(call, args=tuple(map(r.atom, args))), b.var.name, b.where)
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 
 from mirage.compiler.partial.budget import Budget
 from mirage.compiler.partial.values import Closed
+from mirage.compiler.passes.in_place import written_variables
 from mirage.ir.annotations import Annotation
 from mirage.ir.dims import Dim
 from mirage.ir.graph.effects import callees, with_callees
 from mirage.ir.graph.functional import functional
-from mirage.ir.graph.nodes import Binding, Block, Function, Module, PackedCall
+from mirage.ir.graph.nodes import Binding, Block, Function, Module, PackedCall, Var
 from mirage.ir.graph.order import recursive
 
 
@@ -32,9 +33,9 @@ class Program:
     """What is left of a module.
 
     `functions` are those that are there: under their own names, functions of whose arguments nothing is known. Of those that are
-    `waiting` there are only the signatures. `stopped` says of functions why their calls are not written out any further, and
-    `folds` whether operators of constants are computed: where something is written to in place, tensors must stay values of their
-    own. `groups` numbers the recursions of the module, and `stacked` are the functions of which calls need a stack.
+    `waiting` there are only the signatures. `stopped` says of functions why their calls are not written out any further. `groups`
+    numbers the recursions of the module, and `stacked` are the functions of which calls need a stack. `writes` is whether anything
+    is written to in place.
     """
 
     def __init__(self, module: Module, budget: Budget) -> None:
@@ -46,9 +47,23 @@ class Program:
         self.waiting: list[Request | str] = []
         self.stopped: dict[str, str] = {}
         effects = (b.value for f in module for b in f.bindings if isinstance(b.value, PackedCall))
-        self.folds = not any(e.in_place for e in effects)
+        self.writes = any(e.in_place for e in effects)
+        self._written: dict[str, frozenset[Var]] = {}
         self._names = {n: n for n in module.functions}
         self._taken = set(module.functions) | set(module.kernels)
+
+    @property
+    def hides_writes(self) -> bool:
+        """Whether something is written to in place, and calls that are not known before may do that."""
+        return self.writes and bool(self.groups or self.stacked)
+
+    def is_own(self, f: Function, var: Var) -> bool:
+        """Whether a variable must stay a value of its own, since it may be written to."""
+        if not self.writes or self.hides_writes:
+            return self.writes
+        if f.name not in self._written:
+            self._written[f.name] = written_variables(f, self.module.functions)
+        return var in self._written[f.name]
 
     def fresh(self, hint: str) -> str:
         """A name that no function or kernel has."""

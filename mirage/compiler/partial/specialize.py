@@ -13,7 +13,7 @@ from mirage.compiler.partial.program import Program, Request
 from mirage.compiler.partial.residual import Residual, open_dims
 from mirage.compiler.partial.trampoline import run
 from mirage.compiler.partial.values import Value, in_order
-from mirage.errors import MirageError
+from mirage.errors import InputError, MirageError
 from mirage.ir.annotations import DataType, at_least, parts, substitute_dims, symbols_in
 from mirage.ir.dims import Dim, symbol
 from mirage.ir.graph.builder import FunctionBuilder
@@ -30,11 +30,18 @@ def specialize_module(module: Module, known: Mapping[str, Value], budget: Budget
     """The module whose main function has these parameters no more.
 
     Dims that known values tell are numbers in the module. The attribute `STOPPED` of the main function says which functions were
-    not unrolled as far as they could be. Raises GraphError and others where a value cannot fit, or every run fails.
+    not unrolled as far as they could be. Raises InputError for known tensors that may be written to, GraphError and others where a
+    value cannot fit, or every run fails.
     """
     program = Program(module, budget)
     e = Evaluator(program)
     main = module.functions[module.main]
+    for p in main.parameters:
+        if p.name in known and program.is_own(main, p) and any(v.array is not None for v in in_order([known[p.name]], _parts)):
+            raise InputError(
+                f"{main.name}: known {p.name!r}: a tensor in it may be written to in place; leave it an argument, or pass "
+                "its type"
+            )
     if known:
         # others may call it, too
         program.rename(main.name)
@@ -46,6 +53,10 @@ def specialize_module(module: Module, known: Mapping[str, Value], budget: Budget
         made = _request(e, waiting) if isinstance(waiting, Request) else _general(e, waiting)
         program.functions[made.name] = made
     return _finished(program)
+
+
+def _parts(v: Value) -> tuple[Value, ...]:
+    return v.parts
 
 
 def _main(e: Evaluator, f: Function, known: Mapping[str, Value]) -> Function:
@@ -60,7 +71,7 @@ def _main(e: Evaluator, f: Function, known: Mapping[str, Value]) -> Function:
             values[p] = r.parameter(p.name, substitute_dims(p.annotation, dims))
             continue
         values[p] = known[p.name]
-        for v in in_order([known[p.name]], lambda v: v.parts):
+        for v in in_order([known[p.name]], _parts):
             if v.form is None and v.atom is None:
                 v.atom = r.parameter(v.name, v.annotation).atom
     return r.finish(run(e.body(r, enter(r, f, list(values.values()), (), ""))), f.attrs)

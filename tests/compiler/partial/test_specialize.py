@@ -16,6 +16,7 @@ from mirage.compiler.partial.specialize import STOPPED, specialize_module
 from mirage.errors import GuardError, InputError, MirageError
 from mirage.ir.graph import nodes
 from mirage.ir.graph.check import check
+from mirage.ir.graph.functional import functional
 from mirage.ir.graph.interpret import run_module
 from mirage.ir.graph.parse import parse_module
 from mirage.ir.graph.text import print_module
@@ -349,8 +350,35 @@ def test_arrays_that_are_written_to() -> None:
             given = [a.copy() for a in args]
             same(run_module(m, given), (3 * ONES, 3 * ONES))
             assert (given[-1] == 3).all()
-    with pytest.raises(MirageError, match="writes to a value that is known; leave it an argument"):
+    with pytest.raises(InputError, match="known 'y': a tensor in it may be written to in place; leave it an argument"):
         mi.specialize(module, {"y": ONES})
+
+
+def test_what_is_written_to_between_is_read_again() -> None:
+    def program(x: Any, y: Any, c: Any) -> Any:
+        a = x + 1
+        mi.add_(x, y)
+        return a, x + 1, c * 2 + 1, mi.add_(c * 2, y)
+
+    specs = {"x": mi.tensor(3), "y": mi.tensor(3), "c": mi.tensor(3)}
+    made = mi.specialize(mi.trace_module(program, specs), {"c": ONES})
+    for _ in range(2):
+        same(run_module(made, [ONES.copy(), ONES]), (2 * ONES, 3 * ONES, 3 * ONES, 3 * ONES))
+    # what is not written to is computed
+    assert sum(isinstance(b.value, nodes.OpCall) and b.value.op == "mul" for f in made for b in f.bindings) == 1
+
+
+def test_writes_of_functions_that_are_not_known() -> None:
+    def program(x: Any, xs: Any) -> Any:
+        mi.add_(x, 1)
+        return mi.fold(lambda s, v: s * v, x, xs)
+
+    module = mi.trace_module(program, {"x": VECTOR, "xs": mi.List(VECTOR)})
+    with pytest.raises(InputError, match="known 'xs': a tensor in it may be written to"):
+        mi.specialize(module, {"xs": [ONES]})
+    made = mi.specialize(module, {"xs": [VECTOR, VECTOR]})
+    assert not functional(made)
+    same(mi.compile(made, without=("superoptimize", "fuse"))(ONES.copy(), 2 * ONES, 3 * ONES), 12 * ONES)
 
 
 WRONG = [
