@@ -6,7 +6,7 @@ grows from call to call, or a branch has many forms already, what differs betwee
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -43,6 +43,7 @@ class Branches:
         self.program = program
         self.structures = Structures()
         self.made: dict[object, tuple[str, ...]] = {}
+        self.count: Counter[tuple[str, ...]] = Counter()
         self.seen: defaultdict[tuple[str, ...], list[list[tuple[int, set[int]]]]] = defaultdict(list)
         self.varying: defaultdict[tuple[str, ...], set[int]] = defaultdict(set)
 
@@ -83,17 +84,26 @@ class Branches:
         """Functions that take `bound`, each its own, and what is unknown in `values`, which all of them are handed."""
         program = self.program
         given = self.generalized(r, names, values)
-        if given is None or program.budget.is_spent or all(v.form is None and v.array is None for v in given):
-            return Handed(tuple(program.general(n) for n in names), tuple(map(r.atom, values)), dims)
+        if program.budget.is_spent or all(v.form is None and v.array is None for v in given):
+            return self.unknown(r, names, values, dims)
         closed = close(given, arrays=not any(n in program.groups for n in names))
         extra = self.extra_dims(r, closed, bound, dims)
         key = names, bound, closed.key, dims, extra
         if key not in self.made:
+            if self.count[names] >= 2 * VARIANTS:
+                return self.unknown(r, names, values, dims)
+            self.count[names] += 1
             self.made[key] = tuple(self.request(n, own, closed, dims, extra) for n, own in zip(names, bound, strict=True))
         return Handed(self.made[key], tuple(map(r.atom, closed.leaves)), tuple(map(symbol, extra)))
 
-    def generalized(self, r: Residual, names: tuple[str, ...], values: Sequence[Value]) -> list[Value] | None:
-        """The values, unknown where they would be known in ever more ways; None where they are to be unknown altogether."""
+    def unknown(
+        self, r: Residual, names: tuple[str, ...], values: Sequence[Value], dims: tuple[Dim, ...]
+    ) -> Handed:
+        """The branches as they are where nothing is known of what they are handed."""
+        return Handed(tuple(self.program.general(n) for n in names), tuple(map(r.atom, values)), dims)
+
+    def generalized(self, r: Residual, names: tuple[str, ...], values: Sequence[Value]) -> list[Value]:
+        """The values, unknown where they would be known in ever more ways."""
         found = [self.structures.numbers(v) for v in values]
         seen, varying = self.seen[names], self.varying[names]
         for before in seen:
@@ -103,8 +113,6 @@ class Branches:
         found = [(0, set()) if k in varying else f for k, f in enumerate(found)]
         if not any([n for n, _ in f] == [n for n, _ in found] for f in seen):
             seen.append(found)
-        if len(seen) > 2 * VARIANTS:
-            return None
         return [Value(v.annotation, r.atom(v), name=v.name) if k in varying else v for k, v in enumerate(values)]
 
     def extra_dims(

@@ -34,8 +34,8 @@ class Program:
 
     `functions` are those that are there: under their own names, functions of whose arguments nothing is known. Of those that are
     `waiting` there are only the signatures. `stopped` says of functions why their calls are not written out any further. `groups`
-    numbers the recursions of the module, and `stacked` are the functions of which calls need a stack. `writes` is whether anything
-    is written to in place.
+    numbers the recursions of the module, and `stacked` are the functions of which calls need a stack. `writes` says whether
+    anything is written to in place.
     """
 
     def __init__(self, module: Module, budget: Budget) -> None:

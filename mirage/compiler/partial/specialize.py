@@ -30,8 +30,8 @@ def specialize_module(module: Module, known: Mapping[str, Value], budget: Budget
     """The module whose main function has these parameters no more.
 
     Dims that known values tell are numbers in the module. The attribute `STOPPED` of the main function says which functions were
-    not unrolled as far as they could be. Raises InputError for known tensors that may be written to, GraphError and others where a
-    value cannot fit, or every run fails.
+    not unrolled as far as they could be. Raises InputError for known tensors that may be written to, GraphError and others where
+    a value cannot fit, or every run fails.
     """
     program = Program(module, budget)
     e = Evaluator(program)
