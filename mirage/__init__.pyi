@@ -47,6 +47,7 @@ from .frontends.data import Option as Option
 from .frontends.data import Tree as Tree
 from .frontends.data import data as data
 from .frontends.data import function_type as function_type
+from .frontends.data import type_variable as type_variable
 from .frontends.effects import add_ as add_
 from .frontends.effects import call_packed as call_packed
 from .frontends.effects import copy_ as copy_

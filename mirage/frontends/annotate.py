@@ -8,7 +8,16 @@ from typing import Any, TypeAlias, overload
 
 from mirage.errors import DataError, DimError, TraceError
 from mirage.frontends.tensors import Shape
-from mirage.ir.annotations import Annotation, CallableType, DataType, ObjectType, PartialTensor, ShapeType, TupleType
+from mirage.ir.annotations import (
+    Annotation,
+    CallableType,
+    DataType,
+    ObjectType,
+    PartialTensor,
+    ShapeType,
+    TupleType,
+    TypeVariable,
+)
 from mirage.ir.dims import DimLike, to_dim
 from mirage.ir.types import TensorType, check_dtype
 from mirage.ir.types import tensor as known_tensor
@@ -65,6 +74,8 @@ def annotation(what: str, spec: Any) -> Annotation:
     """The annotation that a user declares; raises TraceError, which begins with `what`, for anything else."""
     match spec:
         case TensorType() | PartialTensor() | ShapeType() | TupleType() | ObjectType() | CallableType() | DataType():
+            return spec
+        case TypeVariable():
             return spec
         case DataSpec(name, ()):
             return DataType(name)

@@ -16,6 +16,7 @@ from mirage.ir.annotations import Annotation, CallableType, DataType, TypeVariab
 from mirage.ir.data import LIST, OPTION, PRELUDE, TREE, Constructor, DataDeclaration, check_declarations
 from mirage.ir.graph.nodes import Construct, Match, Module
 from mirage.ir.graph.patterns import Case
+from mirage.ir.program import identifier
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ def function_type(parameters: Sequence[Any], returns: Any) -> CallableType:
     """The type of a function without effects as a value: `function_type([tensor("n")], tensor("n"))`."""
     given = tuple(annotation("function_type: a parameter", p) for p in parameters)
     return CallableType(given, annotation("function_type: the result", returns))
+
+
+def type_variable(name: str) -> TypeVariable:
+    """Any type, the same wherever it stands in the types of a function's parameters: `List(type_variable("a"))`."""
+    return TypeVariable(identifier("type variable", name))
 
 
 def data(name: str, *classes: type, parameters: Sequence[str] = ()) -> DataSpec:

@@ -15,12 +15,13 @@ from mirage.frontends.data import with_declarations
 from mirage.frontends.graph import Assumption, GraphTrace, ModuleTrace, UnknownResult, open_symbols
 from mirage.frontends.proxy import TRACE, caller, definition, fail, located
 from mirage.frontends.spec import TensorFunction
+from mirage.frontends.specialize import grows, own_dims, polymorphic, types_of_use
 from mirage.frontends.trace import check_parameters, program_name
-from mirage.ir.annotations import Annotation, at_least, symbols_in
+from mirage.ir.annotations import Annotation, TypeVariable, at_least, substitute_types, symbols_in
 from mirage.ir.dims import Dim, symbol, symbols_of, to_dim
 from mirage.ir.graph.effects import is_pure_function
 from mirage.ir.graph.fit import join, match_dims, solve_dims
-from mirage.ir.graph.nodes import Block, Function, FunctionCall, MatchCast, Module, Var
+from mirage.ir.graph.nodes import Atom, Block, Function, FunctionCall, MatchCast, Module, Var
 from mirage.ir.graph.traverse import value_dims
 from mirage.ir.program import AttrItems, identifier
 
@@ -59,6 +60,9 @@ def function(
     solving, as n of `tensor("2*n")`. `dims` names symbols that the arguments do not tell: callers pass them by keyword, and the
     function, too, gets them as arguments if it has parameters of these names.
 
+    Types may have type variables (`mirage.type_variable`), and a parameter without one is of any type: the function is compiled
+    for each of the types that it is used at.
+
     The function may call itself, directly or through others, where `mirage.cond` or `mirage.match` chooses between that and a
     case that does not. The type of its result is `returns`, or found from these cases. Raises TraceError for what is no type.
     """
@@ -66,12 +70,19 @@ def function(
     extra = tuple(identifier("dim", d) for d in dims)
     result = None if returns is None else annotation("function: returns", returns)
 
+    def any_types(fn: Callable[..., Any]) -> dict[str, Annotation]:
+        """The types of all parameters: any for one that has none, and no default."""
+        own = {p.name: p.default is p.empty for p in inspect.signature(fn).parameters.values()}
+        free = {p: TypeVariable(f"type_of_{p}") for p, needed in own.items() if needed and p not in declared and p not in extra}
+        return {p: declared.get(p) or free[p] for p in own if p in declared or p in free} | declared
+
     def decorate(fn: Callable[..., Any]) -> GraphFunction:
         if not callable(fn) or isinstance(fn, GraphFunction | TensorFunction):
             raise TraceError(f"function: {fn!r} is not a plain function; decorate a function, once")
         name = program_name(fn)
-        check_parameters(fn, name, {*declared, *(d for d in extra if d in inspect.signature(fn).parameters)})
-        return GraphFunction(name, fn, declared, extra, result)
+        specs = any_types(fn)
+        check_parameters(fn, name, {*specs, *(d for d in extra if d in inspect.signature(fn).parameters)})
+        return GraphFunction(name, fn, specs, extra, result)
 
     return decorate
 
@@ -154,7 +165,10 @@ def _call_function(t: GraphTrace, f: GraphFunction, args: Sequence[Any], kwargs:
     missing = [p for p in f.specs if p not in values]
     if missing:
         fail(f"call of {f.name}: no argument for {missing[0]!r}; pass one")
-    atoms = tuple(t.value(f"call of {f.name}: argument {p!r}", values[p], a) for p, a in f.specs.items())
+    if polymorphic(f.specs):
+        f, atoms = _specialized(t, f, values)
+    else:
+        atoms = tuple(t.value(f"call of {f.name}: argument {p!r}", values[p], a) for p, a in f.specs.items())
     name = _trace_once(t.module, f)
     callee = t.module.builder.functions[name]
     bound: dict[str, Dim] = {}
@@ -172,6 +186,28 @@ def _call_function(t: GraphTrace, f: GraphFunction, args: Sequence[Any], kwargs:
                     f"call of {f.name}: the arguments do not tell its dim {d!r}; declare it with dims=({d!r},) and pass {d}=..."
                 )
     return t.wrap(t.emit(FunctionCall(name, atoms, tuple(bound[d] for d in callee.dims)), where))
+
+
+def _specialized(t: GraphTrace, f: GraphFunction, values: Mapping[str, Any]) -> tuple[GraphFunction, tuple[Atom, ...]]:
+    """The function of the types that it is called at, the same for all calls at these, and its arguments.
+
+    Raises TraceError for a function that calls itself at types that grow: there would be no end of functions.
+    """
+    types, atoms = types_of_use(t, f.name, f.specs, values)
+    taken = set(f.dims).union(*(symbols_in(a) for a in f.specs.values()))
+    own, key = own_dims(types, taken)
+    for g, active in t.module.uses.get(f, {}).values():
+        if g in t.module.assumed and (n := grows(active, own)) is not None:
+            fail(
+                f"call of {f.name}: within {f.name} for {n} = {active[n]}, it is called for {n} = {own[n]}, so that the types "
+                "would grow without end (polymorphic recursion); give what grows a data type of its own"
+            )
+    uses = t.module.uses.setdefault(f, {})
+    if key not in uses:
+        specs = {p: substitute_types(a, own) for p, a in f.specs.items()}
+        returns = None if f.returns is None else substitute_types(f.returns, own)
+        uses[key] = replace(f, specs=specs, returns=returns), own
+    return uses[key][0], tuple(atoms[p] for p in f.specs)
 
 
 def _trace_once(module: ModuleTrace, f: GraphFunction) -> str:

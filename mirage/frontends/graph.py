@@ -93,6 +93,8 @@ class ModuleTrace:
     traced: dict[GraphFunction, str] = field(default_factory=dict)
     #: what is assumed of functions whose trace runs
     assumed: dict[GraphFunction, Assumption] = field(default_factory=dict)
+    #: functions of any types, as they are used: by the types, that of these, and what its type variables are
+    uses: dict[GraphFunction, dict[str, tuple[GraphFunction, dict[str, Annotation]]]] = field(default_factory=dict)
 
     def reserve(self, hint: str) -> str:
         """A name for a function: the hint, with a number behind if it is taken."""
