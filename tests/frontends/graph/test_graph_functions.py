@@ -314,7 +314,7 @@ WRONG_DECORATORS: list[tuple[Callable[[], Any], str]] = [
     (lambda: mi.function(x=(1, 2)), "function: x=1 is no type"),
     (lambda: mi.function(dims=("2*n",)), "dim name '2*n' is not an identifier"),
     (lambda: mi.function(x=mi.tensor("n"))(scaled), "not a plain function"),
-    (lambda: mi.function(x=mi.tensor("n"))(lambda *x: x), "parameter .x cannot be traced"),
+    (lambda: mi.function(x=mi.tensor("n"))(lambda *x: x), "parameter *x cannot be traced"),
     (lambda: mi.function(x=mi.tensor("n"))(lambda: 1), "a type is given for 'x'"),
 ]
 
