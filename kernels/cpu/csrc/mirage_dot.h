@@ -1,4 +1,4 @@
-/* Sums of products of bytes in 32-bit lanes: what processors have for them, behind one interface. With MI_WIDE, activations are
+/* Sums of products of bytes in 32-bit lanes: what processors have for them, behind one interface. With MI_OF_16_BITS, activations are
  * 16-bit numbers; no sum of 256 of their products with bytes is cut off.
  *
  *   MI_STEP          terms of one lane: a lane of weights and one of activations hold so many of them, next to each other
@@ -22,7 +22,7 @@ typedef signed char mi_bytes __attribute__((vector_size(MI_VEC_BYTES)));
 MI_INLINE mi_sum mi_load_lanes(const void *p) { return (mi_sum) * (const mi_sum_unaligned *)p; }
 MI_INLINE void mi_store_lanes(void *p, mi_sum v) { *(mi_sum_unaligned *)p = (mi_sum_unaligned)v; }
 
-#if !defined(MI_WIDE) && (defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && MI_VEC_BYTES == 32))
+#if !defined(MI_OF_16_BITS) && (defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && MI_VEC_BYTES == 32))
 #define MI_STEP 4
 #define MI_SHIFT(is_signed) ((is_signed) ? 128 : 0)
 typedef unsigned char mi_term;
@@ -38,7 +38,7 @@ MI_INLINE mi_sum mi_dot(mi_sum sum, mi_sum terms, mi_sum weights)
     return sum;
 }
 
-#elif !defined(MI_WIDE) && defined(__ARM_FEATURE_DOTPROD)
+#elif !defined(MI_OF_16_BITS) && defined(__ARM_FEATURE_DOTPROD)
 #define MI_STEP 4
 #define MI_SHIFT(is_signed) ((is_signed) ? 0 : -128)
 typedef signed char mi_term;

@@ -1,5 +1,5 @@
 /* Products of quantized activations with weights of 8 bits: sums in 32 bits, scaled to float32, and quantized again where they are
- * stored if that is asked for. With MI_WIDE, activations are of 16 bits, and sums in 64.
+ * stored if that is asked for. With MI_OF_16_BITS, activations are of 16 bits, and sums in 64.
  *
  * Each element is what this says, operation by operation, so that it is the same on every processor:
  *
@@ -46,7 +46,7 @@ typedef struct {
     const int *multiplier; /* [n], in place of the scale, or NULL */
 } quantized;
 
-#ifdef MI_WIDE
+#ifdef MI_OF_16_BITS
 typedef short given;
 typedef long long total;
 typedef unsigned long long any_total; /* of which sums wrap around */
@@ -159,7 +159,7 @@ MI_INLINE void add_up(
     int vectors, total *to)
 {
     const ptrdiff_t lane = vectors * MI_W * MI_STEP;
-#ifdef MI_WIDE
+#ifdef MI_OF_16_BITS
     unsigned sum[ROWS * COLUMNS];
     for (ptrdiff_t step = first; step < last; step += CHUNK / MI_STEP) {
         multiply(least_of(last - step, CHUNK / MI_STEP), x + step * MI_STEP, apart, w + step * lane, sum);
@@ -177,7 +177,7 @@ MI_INLINE void add_up(
 MI_INLINE void without_zero(const quantized *q, total *sum, ptrdiff_t at, int n)
 {
     const any_total zero = (any_total)(q->x_zero + MI_SHIFT(q->is_signed));
-#ifdef MI_WIDE
+#ifdef MI_OF_16_BITS
     for (int i = 0; i < n; i++) sum[i] = (total)((any_total)sum[i] - zero * (any_total)q->sums[at + i]);
     for (int i = 0; q->offset && i < n; i++) sum[i] = (total)((any_total)sum[i] + (any_total)q->offset[at + i]);
 #else
@@ -190,7 +190,7 @@ MI_INLINE void without_zero(const quantized *q, total *sum, ptrdiff_t at, int n)
 /* The sums of n lanes of one group, scaled. */
 MI_INLINE mi_vec scaled(const quantized *q, const total *sum, ptrdiff_t at, int n)
 {
-#ifdef MI_WIDE
+#ifdef MI_OF_16_BITS
     float lanes[MI_W] = {0};
     for (int i = 0; i < n; i++) lanes[i] = (float)sum[i];
     const mi_vec real = mi_load(lanes);

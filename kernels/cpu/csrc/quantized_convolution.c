@@ -172,10 +172,8 @@ static void interleave(void *args, long index, int thread, void *scratch)
 typedef struct {
     ptrdiff_t k;
     const unsigned *w, *y;
-    unsigned *sums; /* COLUMNS apart, of the first output */
-    ptrdiff_t output, at, apart; /* the first output, and where it and the next one are in the result */
-    int rows, tail, accumulate;
-    const struct mi_finish *finish; /* NULL where more is to be added */
+    unsigned *sums; /* COLUMNS apart */
+    int accumulate;
 } block;
 
 /* MR rows by NV vectors of sums; MR and NV are constants, so the sums live in registers. */
@@ -204,15 +202,10 @@ MI_INLINE void sums(const int MR, const int NV, const block *b)
             MI_UNROLL for (int j = 0; j < NV; j++) sum[i * NV + j] = mi_dot(sum[i * NV + j], yj[j], wi);
         }
     }
+    /* what is stored of them in the end is not done here: compilers would run out of registers for the sums */
     MI_UNROLL for (int i = 0; i < MR; i++)
     {
-        MI_UNROLL for (int j = 0; j < NV; j++)
-        {
-            if (!b->finish) mi_store_lanes(b->sums + i * COLUMNS + j * MI_W, sum[i * NV + j]);
-            else if (i < b->rows) {
-                store_whole(b->finish, sum[i * NV + j], b->output + i, b->at + i * b->apart + j * MI_W, j == NV - 1 ? b->tail : MI_W);
-            }
-        }
+        MI_UNROLL for (int j = 0; j < NV; j++) mi_store_lanes(b->sums + i * COLUMNS + j * MI_W, sum[i * NV + j]);
     }
 }
 
@@ -234,8 +227,10 @@ static void (*const blocks[][MI_BLOCK_VECTORS])(const block *) = {
 #endif
 };
 
-/* The columns of a cell of several images, as they are stored: each run of an image by itself. */
-static void store(const products *p, const unsigned *from, ptrdiff_t group, ptrdiff_t first, ptrdiff_t outputs, ptrdiff_t column, ptrdiff_t count)
+/* The sums of some outputs, from output `first` of a group on, as they are stored: each run of an image by itself. */
+static void store(
+    const products *p, const unsigned *from, ptrdiff_t group, ptrdiff_t first, ptrdiff_t outputs, ptrdiff_t column,
+    ptrdiff_t count)
 {
     const mi_windows *c = &p->c;
     for (ptrdiff_t done = 0; done < count;) {
@@ -263,9 +258,7 @@ static void cell(void *args, long index, int thread, void *scratch)
     const ptrdiff_t part = index % p->parts, tile = index / p->parts % p->tiles, group = index / (p->parts * p->tiles);
     const ptrdiff_t column = tile * COLUMNS, rest = p->columns - column, count = rest < COLUMNS ? rest : COLUMNS;
     const ptrdiff_t first = part * p->part, left = c->outputs - first, outputs = left < p->part ? left : p->part;
-    const ptrdiff_t image = column / p->positions, place = column % p->positions;
-    const int vectors = (int)((count + MI_W - 1) / MI_W), together = place + count <= p->positions;
-    const ptrdiff_t at = ((image * c->groups + group) * c->outputs + first) * p->positions + place;
+    const int vectors = (int)((count + MI_W - 1) / MI_W);
     const mi_real *x = (const mi_real *)(const void *)p->words + group * c->channels * (c->in[0] * c->in[1] * c->in[2]);
     const unsigned *w = p->w + (group * mi_packed_outputs(c->outputs) + first) * p->depth;
     mi_real *panel = scratch;
@@ -281,15 +274,13 @@ static void cell(void *args, long index, int thread, void *scratch)
             const int log = mr == 8 ? 3 : mr == 4 ? 2 : mr == 2;
             const block b = {
                 .k = rows, .w = w + o * p->depth + row * mr, .y = (const unsigned *)scratch, .sums = aside + o * COLUMNS,
-                .output = group * c->outputs + first + o, .at = at + o * p->positions, .apart = p->positions,
-                .rows = (int)(more < mr ? more : mr), .tail = (int)(count - (vectors - 1) * MI_W), .accumulate = row > 0,
-                .finish = together && last ? c->finish : NULL,
+                .accumulate = row > 0,
             };
             blocks[log][vectors - 1](&b);
+            if (last) store(p, b.sums, group, first + o, more < mr ? more : mr, column, count);
             o += mr;
         }
     }
-    if (!together) store(p, aside, group, first, outputs, column, count);
 }
 
 /* Whether groups of so many channels, outputs and elements of a window are sums of floats. */

@@ -55,7 +55,7 @@ def _library(wide: bool) -> Any:
     # not one of the libraries that come with the package: their machine code is for levels without products of bytes
     source = (HEADERS / "quantized.c").read_text(encoding="utf-8")
     if wide:
-        source = f"#define MI_WIDE\n{source}"
+        source = f"#define MI_OF_16_BITS\n{source}"
     library = toolchain.load(toolchain.compile(source, name="quantized"))
     size, pointer = ctypes.c_ssize_t, ctypes.c_void_p
     library.mi_quantized_bytes.argtypes, library.mi_quantized_bytes.restype = [size] * 2, size

@@ -106,7 +106,7 @@ int main(int argc, char **argv)
 #: processors with and without what multiplies bytes: each has its own micro-kernels
 LEVELS = ["x86-64-v3", *(pytest.param(level, marks=pytest.mark.slow) for level in ("x86-64", "x86-64-v4"))]
 #: of activations of 16 bits
-WIDE = "#define MI_WIDE\n" + SOURCE
+WIDE = "#define MI_OF_16_BITS\n" + SOURCE
 SANITIZED = [("address", "1"), pytest.param("thread", "3", marks=pytest.mark.slow), ("native", "2")]
 
 
