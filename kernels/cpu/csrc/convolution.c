@@ -10,17 +10,28 @@ struct mi_finish {
     mi_real least, most;
 };
 
-MI_INLINE mi_vec finished(const struct mi_finish *f, mi_vec sum, ptrdiff_t output, ptrdiff_t at, mi_mask mask)
+typedef struct {
+    mi_vec bias;
+} mi_output;
+
+MI_INLINE mi_output mi_output_of(const struct mi_finish *f, ptrdiff_t output)
 {
-    if (f->bias) sum += mi_broadcast(f->bias[output]);
+    return (mi_output){mi_broadcast(f->bias ? f->bias[output] : 0)};
+}
+
+MI_INLINE mi_vec finished(const struct mi_finish *f, const mi_output *own, mi_vec sum, ptrdiff_t at, mi_mask mask)
+{
+    if (f->bias) sum += own->bias;
     if (f->other) sum += mi_load_mask(f->other + at, mask);
     return mi_min(mi_broadcast(f->most), mi_max(mi_broadcast(f->least), sum));
 }
 
-MI_INLINE void mi_store_sums(const struct mi_finish *f, mi_vec sum, ptrdiff_t output, ptrdiff_t at, int n)
+MI_INLINE void mi_store_sums(
+    const struct mi_finish *f, const mi_output *own, mi_vec sum, ptrdiff_t output, ptrdiff_t at, int n)
 {
+    (void)output;
     const mi_mask mask = mi_mask_n(n);
-    mi_store_mask(f->out + at, finished(f, sum, output, at, mask), mask);
+    mi_store_mask(f->out + at, finished(f, own, sum, at, mask), mask);
 }
 
 MI_INLINE void mi_lay_row(const mi_windows *c, mi_real *to, const mi_real *from, ptrdiff_t step, ptrdiff_t n)
@@ -82,11 +93,13 @@ MI_INLINE void sums(const int MR, const int NV, const block *b)
     MI_UNROLL for (int i = 0; i < MR; i++)
     {
         if (i >= b->rows) break;
+        mi_output output = {0};
+        if (b->finish) output = mi_output_of(b->finish, b->output + i);
         MI_UNROLL for (int j = 0; j < NV; j++)
         {
             const mi_mask own = j == NV - 1 ? mask : all;
             mi_vec v = sum[i * NV + j];
-            if (b->finish) v = finished(b->finish, v, b->output + i, b->at + i * b->os + j * MI_W, own);
+            if (b->finish) v = finished(b->finish, &output, v, b->at + i * b->os + j * MI_W, own);
             mi_store_mask(b->o + i * b->os + j * MI_W, v, own);
         }
     }
@@ -119,10 +132,11 @@ static void store(const products *p, const mi_real *from, ptrdiff_t group, ptrdi
         const ptrdiff_t left = count - done, rest = p->positions - place, run = rest < left ? rest : left;
         for (ptrdiff_t o = 0; o < outputs; o++) {
             const ptrdiff_t output = group * c->outputs + first + o;
+            const mi_output own = mi_output_of(c->finish, output);
             const ptrdiff_t at = (image * c->groups * c->outputs + output) * p->positions + place;
             for (ptrdiff_t i = 0; i < run; i += MI_W) {
                 const int n = run - i < MI_W ? (int)(run - i) : MI_W;
-                mi_store_sums(c->finish, mi_load_n(from + o * COLUMNS + done + i, n), output, at + i, n);
+                mi_store_sums(c->finish, &own, mi_load_n(from + o * COLUMNS + done + i, n), output, at + i, n);
             }
         }
         done += run;

@@ -6,6 +6,7 @@
  * What includes it defines before
  *
  *   mi_lay_row       to[i] = x[i * step] for i < n, as numbers
+ *   mi_output        what the sums of an output have in common where they are stored, as mi_output_of gives it
  *   mi_store_sums    n sums of an output, from element `at` of the result on
  */
 #ifndef MIRAGE_DEPTHWISE_H
@@ -51,6 +52,7 @@ MI_INLINE void mi_band_sums(
     int rows)
 {
     const mi_windows *c = &d->c;
+    const mi_output own = mi_output_of(c->finish, output);
     const ptrdiff_t step = c->strides[1] * d->line;
     mi_vec sum[MI_BAND_ROWS * MI_BAND_VECTORS];
     ptrdiff_t row[MI_BAND_ROWS]; /* a row that does not exist has the sums of the last one */
@@ -78,7 +80,7 @@ MI_INLINE void mi_band_sums(
         MI_UNROLL for (int j = 0; j < NV; j++)
         {
             const ptrdiff_t n = left - j * MI_W, to = at + i * c->places[2] + i2 + j * MI_W;
-            if (i < rows) mi_store_sums(c->finish, sum[i * NV + j], output, to, n < MI_W ? (int)n : MI_W);
+            if (i < rows) mi_store_sums(c->finish, &own, sum[i * NV + j], output, to, n < MI_W ? (int)n : MI_W);
         }
     }
 }

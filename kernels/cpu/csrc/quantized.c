@@ -203,9 +203,7 @@ MI_INLINE mi_vec scaled(const quantized *q, const total *sum, ptrdiff_t at, int 
 MI_INLINE void store_whole(const quantized *q, const int *lanes, ptrdiff_t to, int n)
 {
     if (q->bytes == 1) {
-        unsigned char part[MI_W];
-        for (int i = 0; i < MI_W; i++) part[i] = (unsigned char)lanes[i];
-        memcpy((unsigned char *)q->out + to, part, (size_t)n);
+        mi_store_bytes_n((unsigned char *)q->out + to, mi_load_lanes(lanes), n);
     } else {
         unsigned short part[MI_W];
         for (int i = 0; i < MI_W; i++) part[i] = (unsigned short)lanes[i];

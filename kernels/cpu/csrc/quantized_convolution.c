@@ -29,7 +29,12 @@
 #define STRIP 4096        /* places of a channel that one cell interleaves */
 
 typedef short mi_bytes16 __attribute__((vector_size(MI_W * 2)));
-typedef unsigned char mi_bytes8 __attribute__((vector_size(MI_W)));
+typedef unsigned short mi_pairs __attribute__((vector_size(MI_W * 2)));
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define MI_FIRST_BYTE(pairs) ((pairs) & 0xff)
+#else
+#define MI_FIRST_BYTE(pairs) ((pairs) >> 8)
+#endif
 
 struct mi_finish {
     const int *sums;   /* of the weights of an output */
@@ -64,79 +69,126 @@ typedef struct {
     mi_real blank;
 } products;
 
-MI_INLINE mi_vec other_of(const struct mi_finish *f, ptrdiff_t at, int n)
+/* n numbers that are added, of OTHER bytes: 4 of float32, 1 of an integer. */
+MI_INLINE mi_vec other_of(const int OTHER, const struct mi_finish *f, ptrdiff_t at, int n)
 {
-    if (f->other_bytes == 4) return mi_load_n((const float *)f->other + at, n);
-    const unsigned char *from = (const unsigned char *)f->other + at;
-    mi_bytes8 bytes = {0};
-    if (n == MI_W) memcpy(&bytes, from, sizeof bytes);
-    else memcpy(&bytes, from, (size_t)n);
+    if (OTHER == 4) return mi_load_n((const float *)f->other + at, n);
     const int flip = f->other_is_signed ? 128 : 0;
-    const mi_ivec whole = (__builtin_convertvector(bytes, mi_ivec) ^ flip) - (f->other_zero + flip);
+    const mi_ivec whole = (mi_load_bytes_n((const unsigned char *)f->other + at, n) ^ flip) - (f->other_zero + flip);
     return mi_product(__builtin_convertvector(whole, mi_vec), mi_broadcast(f->other_scale));
 }
 
-/* Stores the low bytes of n lanes. */
-MI_INLINE void store_lanes(const struct mi_finish *f, mi_sum lanes, ptrdiff_t at, int n)
+/* Stores BYTES of each of n lanes: the low ones, or all four. */
+MI_INLINE void store_lanes(const int BYTES, const struct mi_finish *f, mi_sum lanes, ptrdiff_t at, int n)
 {
-    if (f->bytes == 1) {
-        const mi_bytes8 part = __builtin_convertvector(lanes, mi_bytes8);
-        unsigned char *to = (unsigned char *)f->out + at;
-        if (n == MI_W) memcpy(to, &part, sizeof part);
-        else memcpy(to, &part, (size_t)n);
-    } else if (f->bytes == 2) {
+    if (BYTES == 1) {
+        mi_store_bytes_n((unsigned char *)f->out + at, lanes, n);
+    } else if (BYTES == 2) {
         const mi_bytes16 part = __builtin_convertvector((mi_ivec)lanes, mi_bytes16);
         memcpy((unsigned short *)f->out + at, &part, (size_t)n * 2);
     } else {
-        memcpy((unsigned *)f->out + at, &lanes, (size_t)n * 4);
+        mi_store_n((float *)f->out + at, (mi_vec)lanes, n);
     }
 }
 
-MI_INLINE void store_whole(const struct mi_finish *f, mi_sum sum, ptrdiff_t output, ptrdiff_t at, int n)
+/* What the sums of an output have in common. */
+typedef struct {
+    unsigned offset;
+    mi_vec scale, bias, lower, upper;
+} mi_output;
+
+MI_INLINE mi_output mi_output_of(const struct mi_finish *f, ptrdiff_t output)
 {
-    sum += (unsigned)(f->offset ? f->offset[output] : 0) - f->term_zero * (unsigned)f->sums[output];
-    if (f->whole) {
-        store_lanes(f, sum, at, n);
-        return;
-    }
+    mi_output o;
+    o.offset = (unsigned)(f->offset ? f->offset[output] : 0) - f->term_zero * (unsigned)f->sums[output];
+    o.scale = mi_broadcast(f->scale ? f->scale[output] : 0);
+    o.bias = mi_broadcast(f->bias ? f->bias[output] : 0);
+    o.lower = mi_broadcast(f->lower), o.upper = mi_broadcast(f->upper);
+    return o;
+}
+
+/* Stores n sums, scaled, in BYTES each; OTHER bytes of each number that is added, or 0. */
+MI_INLINE void store_scaled(
+    const int BYTES, const int OTHER, const struct mi_finish *f, const mi_output *o, mi_sum sum, ptrdiff_t at, int n)
+{
+    mi_vec v = mi_product(__builtin_convertvector((mi_ivec)(sum + o->offset), mi_vec), o->scale);
+    if (f->bias) v += o->bias;
+    if (OTHER) v += other_of(OTHER, f, at, n);
+    v = mi_min(mi_max(v, o->lower), o->upper);
+    const float whole = 0x1.8p23f; /* floats from here on have no fraction, and the number in their low bits */
+    store_lanes(BYTES, f, BYTES == 4 ? (mi_sum)v : (mi_sum)(v + whole) - 0x4b400000u + (unsigned)f->zero, at, n);
+}
+
+/* Stores n sums, or what is multiplied and shifted. */
+MI_INLINE void store_whole(const struct mi_finish *f, const mi_output *o, mi_sum sum, ptrdiff_t output, ptrdiff_t at, int n)
+{
+    int lanes[MI_W];
+    mi_store_lanes(lanes, sum + o->offset);
     if (f->multiplier) {
-        int lanes[MI_W];
-        mi_store_lanes(lanes, sum);
         const long long factor = f->multiplier[output], half = f->shift ? 1LL << (f->shift - 1) : 0;
         for (int i = 0; i < MI_W; i++) {
             const long long v = (lanes[i] * factor + half) >> f->shift, above = v < f->least ? f->least : v;
             lanes[i] = (int)(above > f->most ? f->most : above) + f->zero;
         }
-        store_lanes(f, mi_load_lanes(lanes), at, n);
-        return;
     }
-    mi_vec v = mi_product(__builtin_convertvector((mi_ivec)sum, mi_vec), mi_broadcast(f->scale[output]));
-    if (f->bias) v += mi_broadcast(f->bias[output]);
-    if (f->other) v += other_of(f, at, n);
-    v = mi_min(mi_max(v, mi_broadcast(f->lower)), mi_broadcast(f->upper));
-    if (f->bytes == 4) {
-        mi_store_n((float *)f->out + at, v, n);
-        return;
+    const mi_sum found = mi_load_lanes(lanes);
+    if (f->bytes == 1) store_lanes(1, f, found, at, n);
+    else if (f->bytes == 2) store_lanes(2, f, found, at, n);
+    else store_lanes(4, f, found, at, n);
+}
+
+MI_INLINE void store_some(const struct mi_finish *f, const mi_output *o, mi_sum sum, ptrdiff_t output, ptrdiff_t at, int n)
+{
+    const int other = f->other ? f->other_bytes : 0;
+    if (f->whole || f->multiplier) store_whole(f, o, sum, output, at, n);
+    else if (f->bytes == 1 && !other) store_scaled(1, 0, f, o, sum, at, n);
+    else if (f->bytes == 1 && other == 1) store_scaled(1, 1, f, o, sum, at, n);
+    else if (f->bytes == 1) store_scaled(1, 4, f, o, sum, at, n);
+    else if (f->bytes == 2 && !other) store_scaled(2, 0, f, o, sum, at, n);
+    else if (f->bytes == 2 && other == 1) store_scaled(2, 1, f, o, sum, at, n);
+    else if (f->bytes == 2) store_scaled(2, 4, f, o, sum, at, n);
+    else if (!other) store_scaled(4, 0, f, o, sum, at, n);
+    else if (other == 1) store_scaled(4, 1, f, o, sum, at, n);
+    else store_scaled(4, 4, f, o, sum, at, n);
+}
+
+/* Stores a row of n sums. */
+static void store_row(const struct mi_finish *f, const unsigned *from, ptrdiff_t output, ptrdiff_t at, ptrdiff_t n)
+{
+    const mi_output o = mi_output_of(f, output);
+    ptrdiff_t i = 0;
+    for (; i + MI_W <= n; i += MI_W) store_some(f, &o, mi_load_lanes(from + i), output, at + i, MI_W);
+    if (i < n) {
+        const mi_vec rest = mi_load_n((const float *)(const void *)(from + i), (int)(n - i));
+        store_some(f, &o, (mi_sum)rest, output, at + i, (int)(n - i));
     }
-    const float whole = 0x1.8p23f; /* floats from here on have no fraction, and the number in their low bits */
-    store_lanes(f, (mi_sum)(v + whole) - 0x4b400000u + (unsigned)f->zero, at, n);
 }
 
 /* Sums in floats, as those of one channel are: of terms without their zero. */
-MI_INLINE void mi_store_sums(const struct mi_finish *f, mi_vec sum, ptrdiff_t output, ptrdiff_t at, int n)
+MI_INLINE void mi_store_sums(
+    const struct mi_finish *f, const mi_output *own, mi_vec sum, ptrdiff_t output, ptrdiff_t at, int n)
 {
-    store_whole(f, (mi_sum)__builtin_convertvector(sum, mi_ivec), output, at, n);
+    store_some(f, own, (mi_sum)__builtin_convertvector(sum, mi_ivec), output, at, n);
 }
 
 
 MI_INLINE void mi_lay_row(const mi_windows *c, mi_real *to, const unsigned char *from, ptrdiff_t step, ptrdiff_t n)
 {
     const int flip = c->finish->flip, minus = c->finish->minus;
-    if (step == 1) {
-        for (ptrdiff_t i = 0; i < n; i++) to[i] = (mi_real)((from[i] ^ flip) - minus);
-    } else {
-        for (ptrdiff_t i = 0; i < n; i++) to[i] = (mi_real)((from[i * step] ^ flip) - minus);
+    ptrdiff_t i = 0;
+    for (; step == 1 && i < n; i += MI_W) {
+        const int count = n - i < MI_W ? (int)(n - i) : MI_W;
+        const mi_ivec whole = (mi_load_bytes_n(from + i, count) ^ flip) - minus;
+        mi_store_n(to + i, __builtin_convertvector(whole, mi_vec), count);
     }
+    /* pairs of bytes, of which the last one reads one more */
+    for (; step == 2 && i + MI_W < n; i += MI_W) {
+        mi_pairs pairs;
+        memcpy(&pairs, from + 2 * i, sizeof pairs);
+        const mi_ivec low = __builtin_convertvector(MI_FIRST_BYTE(pairs), mi_ivec);
+        mi_store(to + i, __builtin_convertvector((low ^ flip) - minus, mi_vec));
+    }
+    for (; i < n; i++) to[i] = (mi_real)((from[i * step] ^ flip) - minus);
 }
 
 #include "mirage_depthwise.h"
@@ -239,12 +291,7 @@ static void store(
         for (ptrdiff_t o = 0; o < outputs; o++) {
             const ptrdiff_t output = group * c->outputs + first + o;
             const ptrdiff_t at = (image * c->groups * c->outputs + output) * p->positions + place;
-            for (ptrdiff_t i = 0; i < run; i += MI_W) {
-                unsigned lanes[MI_W] = {0};
-                const int n = run - i < MI_W ? (int)(run - i) : MI_W;
-                memcpy(lanes, from + o * COLUMNS + done + i, (size_t)n * sizeof *lanes);
-                store_whole(c->finish, mi_load_lanes(lanes), output, at + i, n);
-            }
+            store_row(c->finish, from + o * COLUMNS + done, output, at, run);
         }
         done += run;
     }
