@@ -1,19 +1,25 @@
-"""Products that share an operand become one: A @ B and A @ C are slices of A @ [B C] (BladeDISC, section 4.3).
+"""Products that share an operand become one: A @ B and A @ C are slices of A @ [B C] (BladeDISC, section 4.3), B @ A and C @ A of
+[B; C] @ A.
 
-B and C are constants, so that [B C] is computed once (`lift_constants`). It pays where the call is a good part of the time:
-for weights of at most `MOST_ELEMENTS` elements each, which the constraints of dims have to prove. With NumPy's BLAS alone,
-three products as one take 0.4 to 0.9 of the time up to there, 1.0 at 256 x 256, and more for larger ones (two cores,
+In the first case, B and C are constants, so that [B C] is computed once (`lift_constants`). It pays where the call is a good part
+of the time: for weights of at most `MOST_ELEMENTS` elements each, which the constraints of dims have to prove. With NumPy's BLAS
+alone, three products as one take 0.4 to 0.9 of the time up to there, 1.0 at 256 x 256, and more for larger ones (two cores,
 float32). And the slices have to cost less than that: they are read by elementwise operators, whose generated kernels fuse
 them, and which library calls would not have taken along (a bias, relu); and the products may have `FEWEST_ROWS` rows. Whole
 programs of 2 to 6 products of 256 rows then take 0.8 to 1.0 of the time, those of 16 rows 1.0 to 1.1.
 
 Where two of the results meet in one elementwise operator (gated MLP), the products stay apart, for the search makes one
 kernel of all that.
+
+In the second case, B and C are rows of equal cells, such as those of an unrolled loop or recursion, and A their weights, constant
+or not. It pays where the weights are read more than once otherwise: for `FEWEST_CELLS` products at least, of at most `MOST_ROWS`
+rows, which are independent of each other. Whole programs of 8 products of 1 x 128 x 512 then take 0.6 of the time, of 16 of
+1 x 300 x 600 0.6, of 4 of 4 x 256 x 256 0.75, of 8 of 4 x 128 x 128 1.0 (two cores, float32, the copies included).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 
 import sympy
@@ -30,6 +36,8 @@ from mirage.ir.graph.nodes import Atom, Binding, Function, Module, Var
 MOST_ELEMENTS = 1 << 15
 #: rows that the shared operand has at the largest sizes, at least; where it is shared on the right, columns
 FEWEST_ROWS = 128
+#: products of equal cells, at least, and rows of each, at most
+FEWEST_CELLS, MOST_ROWS = 4, 4
 #: what `lower_libraries` computes with a product
 _EPILOGUES = ("add", "relu")
 
@@ -48,7 +56,32 @@ def merge(
         merged = [_merge_group(block, side, group, names) for side, group in _groups(block, store)]
         return any(merged)
 
-    return join_in_blocks(function, weights, functions, in_block)
+    def cells_in_block(block: Block, names: Names) -> bool:
+        changed = False
+        for shared in _shared_weights(block, store):
+            # by what an earlier group has become
+            cells = [p for p in block.products(of_constants=False) if p.right is shared and _is_cell(p, store)]
+            for level in block.levels(cells):
+                for k in range(0, len(level), MOST_JOINED):
+                    group = level[k : k + MOST_JOINED]
+                    changed |= len(group) >= FEWEST_CELLS and _merge_group(block, 0, group, names)
+        return changed
+
+    function = join_in_blocks(function, weights, functions, in_block)
+    return join_in_blocks(function, weights, functions, cells_in_block)
+
+
+def _shared_weights(block: Block, store: Constraints) -> list[Atom]:
+    """The right operands of as many products of few rows as may be joined."""
+    counts = Counter(p.right for p in block.products(of_constants=False) if _is_cell(p, store))
+    return [right for right, count in counts.items() if count >= FEWEST_CELLS]
+
+
+def _is_cell(p: Product, store: Constraints) -> bool:
+    if p.constant[0] or p.left_type.rank != 2 or p.right_type.rank != 2 or p.left is p.right:
+        return False
+    rows = store.upper_bound(p.left_type.shape[0])
+    return rows is not None and rows <= MOST_ROWS
 
 
 def _groups(block: Block, store: Constraints) -> list[tuple[int, list[Product]]]:

@@ -25,7 +25,7 @@ MOST_JOINED = 16
 
 @dataclass(frozen=True)
 class Product:
-    """A matmul of two tensors of known shapes of which one is constant."""
+    """A matmul of two tensors of known shapes; which of them are constant."""
 
     binding: Binding
     left: Atom
@@ -57,15 +57,19 @@ class Block:
             self.readers[function.result].append(None)
         self.constants = constants
 
-    def products(self) -> list[Product]:
-        """The products whose results are read by elementwise operators only, so that reading a slice of one costs nothing."""
+    def products(self, *, of_constants: bool = True) -> list[Product]:
+        """The products whose results are read by elementwise operators only, so that reading a slice of one costs nothing: of a
+        constant and a tensor that is none, or, without `of_constants`, of any tensors.
+        """
         found: list[Product] = []
         for b in self.bindings:
             match b.value:
                 case OpCall("matmul", (left, right)) if isinstance(b.var.annotation, TensorType):
                     x, y = left.annotation, right.annotation
                     fixed = self._fixed(left), self._fixed(right)
-                    if not isinstance(x, TensorType) or not isinstance(y, TensorType) or fixed[0] == fixed[1]:
+                    if not isinstance(x, TensorType) or not isinstance(y, TensorType):
+                        continue
+                    if of_constants and fixed[0] == fixed[1]:
                         continue
                     if self._fused(b.var):
                         found.append(Product(b, left, right, x, y, b.var.annotation, fixed))
@@ -94,6 +98,25 @@ class Block:
         place = {b.var: i for i, b in enumerate(self.bindings)}
         places = {place[p.binding.var] for p in group}
         return not any(nx.descendants(graph, i) & places for i in places)
+
+    def levels(self, group: Collection[Product]) -> list[list[Product]]:
+        """The products in groups that are independent of each other: each needs results of earlier groups alone."""
+        products = {p.binding.var: p for p in group}
+        level: dict[Var, int] = {}
+        casts: dict[str, int] = {}
+        found: list[list[Product]] = []
+        for b in self.bindings:
+            used = symbols_used(b.value)
+            at = max([level.get(v, 0) for v in variables(b.value)] + [casts.get(s, 0) for s in used], default=0)
+            if b.var in products:
+                if at == len(found):
+                    found.append([])
+                found[at].append(products[b.var])
+                at += 1
+            level[b.var] = at
+            if isinstance(b.value, MatchCast):
+                casts |= {s: max(at, casts.get(s, 0)) for s in used}
+        return found
 
     def replace(self, added: Sequence[Binding], changed: Mapping[Var, Binding]) -> None:
         """Add bindings, change others, and bring all into an order again in which each follows what it needs."""
