@@ -43,6 +43,7 @@ from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.ir.annotations import symbols_in
 from mirage.ir.graph.check import check
 from mirage.ir.graph.functional import functional
+from mirage.ir.graph.monomorphic import monomorphic
 from mirage.ir.graph.nodes import PACKAGES, Function, Module
 from mirage.ir.graph.parse import parse_module
 from mirage.ir.graph.programs import module_of
@@ -145,7 +146,7 @@ def compile(
     start = time.perf_counter()
     say = told(progress, _LOG)
     kernels = kernels_for(target)
-    module = to_module(program, specs)
+    module = monomorphic(to_module(program, specs))
     if isinstance(program, TensorFunction):
         constants = constants or program.constants
         sizes = sizes or list(program.sizes.values())[:MAX_SETS] or None

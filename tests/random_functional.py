@@ -32,6 +32,15 @@ def changed(t: Any, f: Any) -> Any:
     )
 
 
+A, B = mi.type_variable("a"), mi.type_variable("b")
+
+
+@mi.function(f=mi.function_type([A], B), xs=mi.List(A))
+def every(f: Any, xs: Any) -> Any:
+    """The list of the values of a function, of any types."""
+    return mi.match(xs, {mi.Nil: mi.Nil, mi.Cons: lambda x, rest: mi.Cons(f(x), every(f, rest))})
+
+
 class Writer:
     """Writes values of each kind, from those that are there."""
 
@@ -71,6 +80,7 @@ class Writer:
             lambda: mi.map(lambda x: here(x), self.listed(d, env)),
             lambda: mi.scan(lambda s, x: mi.tanh(here(s, x)), self.vector(d, env), self.listed(d, env)),
             lambda: mi.Cons(self.vector(d, env), self.listed(d, env)),
+            lambda: every(lambda p: p[0] * p[1].sum(), every(lambda x: (x, here(x)), self.listed(d, env))),
             lambda: mi.fold(lambda s, x: mi.Cons(here(x), s), rng.choice(env["l"]), self.listed(d, env)),
         ]
         return rng.choice(forms)()

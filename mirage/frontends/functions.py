@@ -15,12 +15,13 @@ from mirage.frontends.data import with_declarations
 from mirage.frontends.graph import Assumption, GraphTrace, ModuleTrace, UnknownResult, open_symbols
 from mirage.frontends.proxy import TRACE, caller, definition, fail, located
 from mirage.frontends.spec import TensorFunction
-from mirage.frontends.specialize import grows, own_dims, polymorphic, types_of_use
+from mirage.frontends.specialize import polymorphic, types_of_use
 from mirage.frontends.trace import check_parameters, program_name
 from mirage.ir.annotations import Annotation, TypeVariable, at_least, substitute_types, symbols_in
 from mirage.ir.dims import Dim, symbol, symbols_of, to_dim
 from mirage.ir.graph.effects import is_pure_function
 from mirage.ir.graph.fit import join, match_dims, solve_dims
+from mirage.ir.graph.monomorphic import growing, grows, own_dims
 from mirage.ir.graph.nodes import Atom, Block, Function, FunctionCall, MatchCast, Module, Var
 from mirage.ir.graph.traverse import value_dims
 from mirage.ir.program import AttrItems, identifier
@@ -198,10 +199,7 @@ def _specialized(t: GraphTrace, f: GraphFunction, values: Mapping[str, Any]) -> 
     own, key = own_dims(types, taken)
     for g, active in t.module.uses.get(f, {}).values():
         if g in t.module.assumed and (n := grows(active, own)) is not None:
-            fail(
-                f"call of {f.name}: within {f.name} for {n} = {active[n]}, it is called for {n} = {own[n]}, so that the types "
-                "would grow without end (polymorphic recursion); give what grows a data type of its own"
-            )
+            fail(growing(f.name, n, active, own))
     uses = t.module.uses.setdefault(f, {})
     if key not in uses:
         specs = {p: substitute_types(a, own) for p, a in f.specs.items()}

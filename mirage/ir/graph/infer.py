@@ -164,6 +164,9 @@ class _Inference:
         nodes = [n for s in group for n in (*(s.nodes[v] for v, _ in s.parameters), s.returned)]
         if not all(map(_sure, nodes)) or all(map(known, nodes)):
             return {}
+        if any(not value.found().kind for value, *_ in self.items):
+            # a tuple of who knows how many fields is no type
+            return {}
         return {s.name: self.found(s) for s in group}
 
     def solve(self) -> None:
