@@ -9,7 +9,7 @@ says of which types a function is, and some of these may be any, it has type var
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from string import ascii_lowercase
 
 import networkx as nx
@@ -24,7 +24,6 @@ from mirage.ir.graph.nodes import (
     CallValue,
     Closure,
     Construct,
-    Expr,
     FunctionCall,
     If,
     KernelCall,
@@ -43,41 +42,11 @@ from mirage.ir.graph.nodes import (
 )
 from mirage.ir.graph.order import components
 from mirage.ir.graph.patterns import Bind, Case, Fields, Pattern
+from mirage.ir.graph.sketch import Line, Sketch
 from mirage.ir.graph.traverse import symbols_used
 from mirage.ir.operator import get_operator
 from mirage.ir.types import TensorType
 from mirage.ir.unknowns import Node, Relation, Unifier, annotation_of, known, node_of, text, within
-
-
-@dataclass
-class Line:
-    """A binding as it is written: its annotation may be left out."""
-
-    var: Var
-    annotation: Annotation | None
-    value: Expr
-    where: str
-
-
-@dataclass
-class Sketch:
-    """A function as it is written: annotations of parameters, of the result and of bindings may be left out."""
-
-    name: str
-    parameters: list[tuple[Var, Annotation | None]]
-    lines: list[Line]
-    result: Atom
-    returns: Annotation | None
-    dims: tuple[str, ...]
-    where: str
-    #: the nodes of variables
-    nodes: dict[Var, Node] = field(default_factory=dict)
-    returned: Node = field(default_factory=Node)
-
-    @property
-    def declared(self) -> bool:
-        """Whether all parameters have annotations."""
-        return all(a is not None for _, a in self.parameters)
 
 
 def infer(sketches: Mapping[str, Sketch], main: str) -> dict[str, list[Annotation]]:

@@ -11,14 +11,15 @@ import networkx as nx
 
 from mirage.errors import MirageError, ParseError
 from mirage.ir.annotations import Annotation, NeverType, at_least, parts
-from mirage.ir.data import PRELUDE, Constructor, DataDeclaration, check_declarations, constructors_of
+from mirage.ir.data import PRELUDE, DataDeclaration, check_declarations, constructors_of
 from mirage.ir.graph.check import check_function, check_module
 from mirage.ir.graph.deduce import deduce, settled
 from mirage.ir.graph.effects import is_pure_function
-from mirage.ir.graph.infer import Line, Sketch, infer
+from mirage.ir.graph.infer import infer
 from mirage.ir.graph.nodes import Atom, Binding, Block, Expr, Function, Kernel, Module, Var
 from mirage.ir.graph.order import components
-from mirage.ir.graph.read import CALLS, Scope, read_atom, read_expression, read_free
+from mirage.ir.graph.read import CALLS, Scope, read_atom, read_declaration, read_expression, read_free
+from mirage.ir.graph.sketch import Line, Sketch
 from mirage.ir.syntax import at, expected, parse_statements, read_annotation
 
 #: longest text of a module that is parsed, in characters: it may hold constants
@@ -50,7 +51,7 @@ def parse_module(text: str, kernels: KernelReaders | None = None) -> Module:
                 trees[s.name] = s
             case ast.ClassDef():
                 _unused(s, s.name, data)
-                data[s.name], lines[s.name] = _declaration(s), s
+                data[s.name], lines[s.name] = read_declaration(s), s
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id="kernel")) as call):
                 _unused(s, name, found, trees)
                 found[name] = _kernel(call, kernels or {})
@@ -92,7 +93,7 @@ def parse_declaration(text: str) -> DataDeclaration:
     """The data type that the text describes, with its classes if it is one of the prelude; raises ParseError."""
     match parse_statements(text, 100_000):
         case [ast.ClassDef() as tree]:
-            found = _declaration(tree)
+            found = read_declaration(tree)
             return PRELUDE[found.name] if found == PRELUDE.get(found.name) else found
     raise ParseError("line 1: expected one data type, class NAME(a, ...):")
 
@@ -122,25 +123,6 @@ def _main(trees: Mapping[str, ast.FunctionDef]) -> str:
     if len(marked) > 1:
         raise ParseError(f"line {marked[1].lineno}: a second function is marked @main; mark one")
     return marked[0].name if marked else "main"
-
-
-def _declaration(tree: ast.ClassDef) -> DataDeclaration:
-    """A data type: its parameters in parentheses, and a constructor a line."""
-    form = "class NAME(a, ...): with lines def CONSTRUCTOR(field: a, ...): ..."
-    if tree.keywords or tree.decorator_list or not all(isinstance(b, ast.Name) for b in tree.bases):
-        expected(tree, form)
-    constructors = []
-    for s in tree.body:
-        match s:
-            case ast.FunctionDef(body=[ast.Expr(value=ast.Constant(value=v))], decorator_list=[], returns=None) if v is ...:
-                a = s.args
-                if a.vararg or a.kwarg or a.posonlyargs or a.defaults or a.kwonlyargs or not all(f.annotation for f in a.args):
-                    expected(s, "fields of the form value: a")
-                fields = tuple((f.arg, read_annotation(f.annotation)) for f in a.args if f.annotation)
-                constructors.append(Constructor(s.name, fields))
-            case _:
-                expected(s, form)
-    return DataDeclaration(tree.name, tuple(b.id for b in tree.bases if isinstance(b, ast.Name)), tuple(constructors))
 
 
 def _calls(trees: Mapping[str, ast.FunctionDef]) -> nx.DiGraph[str]:

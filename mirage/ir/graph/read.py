@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import MirageError, ParseError
-from mirage.ir.data import DataDeclaration
+from mirage.ir.data import Constructor, DataDeclaration
 from mirage.ir.dims import Dim
 from mirage.ir.graph.nodes import (
     Atom,
@@ -348,6 +348,25 @@ def _reference(call: ast.Call, index: list[ast.expr], scope: Scope) -> Expr:
         expected(call, "reference[new](value), reference[read](reference) or reference[write](reference, value)")
     _keywords(call, none=True)
     return ReferenceCall(kinds[0], _atoms(call, scope))
+
+
+def read_declaration(tree: ast.ClassDef) -> DataDeclaration:
+    """A data type: its parameters in parentheses, and a constructor a line."""
+    form = "class NAME(a, ...): with lines def CONSTRUCTOR(field: a, ...): ..."
+    if tree.keywords or tree.decorator_list or not all(isinstance(b, ast.Name) for b in tree.bases):
+        expected(tree, form)
+    constructors = []
+    for s in tree.body:
+        match s:
+            case ast.FunctionDef(body=[ast.Expr(value=ast.Constant(value=v))], decorator_list=[], returns=None) if v is ...:
+                a = s.args
+                if a.vararg or a.kwarg or a.posonlyargs or a.defaults or a.kwonlyargs or not all(f.annotation for f in a.args):
+                    expected(s, "fields of the form value: a")
+                fields = tuple((f.arg, read_annotation(f.annotation)) for f in a.args if f.annotation)
+                constructors.append(Constructor(s.name, fields))
+            case _:
+                expected(s, form)
+    return DataDeclaration(tree.name, tuple(b.id for b in tree.bases if isinstance(b, ast.Name)), tuple(constructors))
 
 
 _FORMS: dict[str, Callable[[ast.Call, list[ast.expr], Scope], Expr]] = {

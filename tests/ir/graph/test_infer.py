@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mirage.errors import MirageError
+from mirage.ir.graph.check import check
 from mirage.ir.graph.interpret import run_module
 from mirage.ir.graph.parse import parse_function, parse_module
 from mirage.ir.graph.text import print_module
@@ -128,3 +131,23 @@ def test_random_programs() -> None:
 def test_many_random_programs() -> None:
     rng = Random(0)
     assert sum(stripped_and_run(rng.randrange(10**6), rng.randint(2, 4)) for _ in range(300)) >= 150
+
+
+def test_mutated_programs_are_refused_or_fit() -> None:
+    """Words of programs without annotations in other places: nothing but errors of ours, and what is found is well-formed."""
+    rng = Random(0)
+    texts = [without_annotations(getattr(functional, n)) for n in ("SUM", "COUNT", "MAP", "EVEN", "SHOWCASE")]
+    texts += [both_ways(lines) for lines, _ in BOTH_WAYS.values()]
+    fit = 0
+    for _ in range(300):
+        text = rng.choice(texts)
+        for _ in range(rng.randint(1, 3)):
+            words = list(re.finditer(r"\w+", text))
+            there = rng.choice(words)
+            text = text[: there.start()] + rng.choice(words)[0] + text[there.end() :]
+        try:
+            check(parse_module(text))
+        except MirageError:
+            continue
+        fit += 1
+    assert 10 < fit < 200
