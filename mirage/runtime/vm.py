@@ -14,7 +14,7 @@ from mirage.errors import FormatError, GuardError
 from mirage.ir.annotations import Annotation
 from mirage.ir.data import PRELUDE
 from mirage.ir.graph.values import Taker, Where, from_value, where_text
-from mirage.ir.types import ELEMENTS
+from mirage.ir.types import ELEMENTS, TensorType
 from mirage.runtime import program as vm
 from mirage.runtime import stacked
 from mirage.runtime.check import check_program
@@ -99,17 +99,20 @@ class VirtualMachine:
         given: set[int] = {id(_root(c)) for c in self._constants}
         sizes: dict[str, int] = {}
 
-        #: types and shapes that fit
-        fits: set[tuple[int, tuple[int, ...], Any]] = set()
-        array, ready = self.place.array, self.place.ready
+        #: the last shape and element type that fit, by type
+        fits: dict[int, tuple[tuple[int, ...], Any]] = {}
+        ready = self.place.ready
 
         def leaf(annotation: Annotation, value: Any, where: Where) -> Any:
-            # as an array before, of the same type
-            if type(value) is ready and (id(annotation), value.shape, value.dtype) in fits:
-                flags = value.flags
-                if flags.c_contiguous and flags.aligned:
+            if type(value) is ready:
+                flags, kind = value.flags, (value.shape, value.dtype)
+                fit = flags.c_contiguous and flags.aligned
+                # annotations of parts live as long as the machine
+                if fit and (kind == fits.get(id(annotation)) or _fits(annotation, value, sizes)):
+                    fits[id(annotation)] = kind
                     given.add(id(value) if value.base is None else id(_root(value)))
                     return value
+            # what has to be converted, or is wrong
             what = where_text(where)
             shapes: list[tuple[int, ...]] = []
             found = leaves_of(main.name, what, annotation, self.place).read(value, shapes)
@@ -117,9 +120,6 @@ class VirtualMachine:
             wanted = iter(value_shapes(annotation))
             for shape, dims in zip(shapes, wanted, strict=True):
                 same_sizes(f"{main.name}: {what}", dims, shape, sizes)
-            if isinstance(found, array) and found is value:
-                # annotations of parts live as long as the machine
-                fits.add((id(annotation), found.shape, found.dtype))
             return found
 
         taker = self._taker
@@ -297,6 +297,17 @@ def _check_constants(program: vm.VMProgram, constants: Sequence[np.ndarray]) -> 
             f"the program has {len(program.constants)} constants, not {len(constants)}; load all, in order"
         )
     return found
+
+
+def _fits(annotation: Annotation, a: np.ndarray, sizes: dict[str, int]) -> bool:
+    """Whether an array is of a type, with the sizes that dims have, which are taken down."""
+    if not isinstance(annotation, TensorType) or a.dtype != ELEMENTS.get(annotation.dtype, object) or a.ndim != annotation.rank:
+        return False
+    try:
+        same_sizes("", annotation.shape, a.shape, sizes)
+    except GuardError:
+        return False
+    return True
 
 
 def _apart(a: PlacedArray) -> bool:

@@ -119,8 +119,15 @@ class Taker:
                     raise InputError(f"{where_text(where)} is a part of itself; pass data without cycles")
                 done.append(met[1])
                 continue
+            if form.kind == "list" and form.fields[0][0].kind == "leaf" and type(value) is list:
+                # most lists are of tensors
+                item = form.fields[0][0].annotation
+                found = linked([leaf(item, v, (where, k)) for k, v in enumerate(value)])
+                made[key] = value, found
+                done.append(found)
+                continue
             make, inner = self._opened(form, value, where)
-            if all(t[0].kind == "leaf" for t in inner):
+            if all([t[0].kind == "leaf" for t in inner]):
                 found = make(tuple([leaf(f.annotation, v, at) for f, v, at in inner]))
                 made[key] = value, found
                 done.append(found)
