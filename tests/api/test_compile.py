@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +45,12 @@ def compiled(p: GraphProgram, **options: Any) -> mi.Executable:
     return mi.compile(p.fn, p.specs, bounds=p.bounds, constants=p.constants, **{**QUICK, **options})
 
 
+@functools.cache
+def quick(name: str) -> mi.Executable:
+    """A program of `SMALL`, compiled once for all tests."""
+    return compiled(SMALL[name])
+
+
 def copies(arguments: list[Any]) -> list[Any]:
     return [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
 
@@ -63,8 +70,7 @@ def check_numbers(executable: mi.Executable, p: GraphProgram, count: int, seed: 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_one_compile_serves_all_sizes_also_after_loading(name: str, tmp_path: Path) -> None:
-    p = SMALL[name]
-    executable = compiled(p)
+    p, executable = SMALL[name], quick(name)
     check_numbers(executable, p, 20)
     executable.save(tmp_path / "program.mirage")
     check_numbers(mi.load_executable(tmp_path / "program.mirage"), p, 3, seed=1)
@@ -232,7 +238,7 @@ for file in sorted(Path(sys.argv[1]).glob("*.mirage")):
 def test_another_process_gets_the_same_bits(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for p in SMALL.values():
-        executable = compiled(p)
+        executable = quick(p.name)
         arguments = p.arguments(p.random_sizes(rng), rng)
         got = executable(*copies(arguments))
         # shapes as an element type that no program here has
@@ -264,8 +270,7 @@ def test_arguments_by_name_and_arrays_of_torch() -> None:
 
 
 def test_several_threads_call_one_executable() -> None:
-    p = SMALL["bert_encoder"]
-    executable = compiled(p)
+    p, executable = SMALL["bert_encoder"], quick("bert_encoder")
     in_threads(lambda seed: check_numbers(executable, p, 8, seed))
 
 

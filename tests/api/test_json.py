@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import json
 from collections.abc import Iterator, Sequence
@@ -66,7 +67,8 @@ def commands(group: Any = None, before: str = "") -> Iterator[tuple[str, Any]]:
             yield words, command
 
 
-def mains() -> dict[str, Any]:
+@functools.cache
+def mains() -> dict[str, str]:
     """The benchmarks' functions `main` with such an option, read from the source: some import what is not installed."""
     found = {}
     for path in sorted((ROOT / "benchmarks").rglob("*.py")):

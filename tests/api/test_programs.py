@@ -23,6 +23,7 @@ from mirage.results.cpu.result import Superoptimized
 from tests.api.small import arrays, check
 from tests.modelled import modelled
 from tests.programs import retyped
+from tests.sampled import crossed
 
 #: sizes that are tuned at: small, and no multiples of a tile
 SMALL = {"b": 2, "e": 2, "f": 29, "h": 2, "m": 6, "n": 23, "s": 3, "t": 37}
@@ -113,8 +114,7 @@ def test_float64_kernels_are_as_exact_as_float64(name: str) -> None:
     assert tested >= 3
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("name", "dtype"), crossed(PROGRAMS, ["float16", "bfloat16"]))
 def test_kernels_of_16_bit_types(name: str, dtype: str) -> None:
     """The graphs that were found, over tensors of another type: kernels and their schedules are right for it too."""
     r = result(name)

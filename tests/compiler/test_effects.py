@@ -12,6 +12,7 @@ from mirage.errors import GuardError
 from mirage.ir.graph.interpret import run_module
 from mirage.ir.graph.parse import parse_module
 from mirage.runtime import program as vm
+from tests.sampled import crossed
 
 MAIN = """
 def main(x: float32[n, 4], z: float32[n, 4]):
@@ -90,8 +91,7 @@ def programs() -> dict[str, str]:
     return found | {name: CALLED.format(line=line, then=then) for name, (line, then) in CALLS.items()}
 
 
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("name", programs())
+@pytest.mark.parametrize(("name", "fused"), crossed(programs(), [True, False]))
 def test_what_is_written_later_does_not_show(name: str, fused: bool) -> None:
     module = parse_module(programs()[name])
 

@@ -23,6 +23,7 @@ from tests.frontends.graph import functional_programs as programs
 from tests.frontends.graph.functional_programs import MODELS, Number, Product, Sum, arguments, in_float64, value
 from tests.ir.graph import functional as texts
 from tests.random_functional import flat, random_arguments, random_functional
+from tests.sampled import thinned
 
 #: without C, which takes longer to compile than to run
 PLAIN = ("fuse", "libraries")
@@ -71,7 +72,7 @@ def interpreted_and_compiled(seed: int, depth: int) -> None:
     same(mi.compile(module, without=PLAIN)(*args), run_module(module, args))
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", thinned(range(15), 2))
 def test_random_programs(seed: int) -> None:
     interpreted_and_compiled(seed, 3)
 

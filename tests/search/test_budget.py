@@ -27,6 +27,7 @@ from mirage.search.tune import Tuned
 from mirage.search.versions import VersionTuner
 from mirage.verify.equivalence import Verifier
 from tests.kernels.kernels import cut
+from tests.sampled import crossed
 
 PROGRAM = mi.trace(
     lambda x, w, v: mi.relu(x @ w) @ v + x, name="adapter", x=mi.tensor("b", 32), w=mi.tensor(32, 8), v=mi.tensor(8, 32)
@@ -136,15 +137,20 @@ def tuned(
     return clock.now, result, decision
 
 
-@pytest.mark.parametrize("budget", [1.0, 5.0])
-@pytest.mark.parametrize("anchors", [1, 3])
 @pytest.mark.parametrize(
-    ("library_s", "kernel_s"), [(0.001, 0.0005), (0.05, 0.02), (0.05, 0.3), (0.4, 0.1), (3.0, 1.0)]
+    ("calls", "machine"),
+    crossed(
+        [(0.001, 0.0005), (0.05, 0.02), (0.05, 0.3), (0.4, 0.1), (3.0, 1.0)],
+        [
+            *[(1.0, 1, 0.25), (5.0, 3, 2.0), (1.0, 3, 2.0), (5.0, 1, 0.25)],
+            *[(1.0, 1, 2.0), (5.0, 3, 0.25), (1.0, 3, 0.25), (5.0, 1, 2.0)],
+        ],
+    ),
 )
-@pytest.mark.parametrize("compile_s", [0.25, 2.0])
 def test_the_budget_is_kept(
-    monkeypatch: pytest.MonkeyPatch, budget: float, anchors: int, library_s: float, kernel_s: float, compile_s: float
+    monkeypatch: pytest.MonkeyPatch, calls: tuple[float, float], machine: tuple[float, int, float]
 ) -> None:
+    (library_s, kernel_s), (budget, anchors, compile_s) = calls, machine
     seconds, result, decision = tuned(monkeypatch, budget, anchors, library_s, kernel_s, compile_s)
     # the library is called once in any case, beside the compilers of the first wave, whose time this clock adds to it; and a
     # check or a race that has begun is ended

@@ -18,6 +18,7 @@ from mirage.search.space import Space
 from mirage.search.steps import finish
 from mirage.search.vocabulary import Vocabulary
 from tests.programs import QUICK, SMALL, T, axes, close, space
+from tests.sampled import thinned
 
 NONE = KernelPlan()
 NAMES = (*QUICK, *SMALL)
@@ -42,7 +43,7 @@ def is_concat(d: Derivation) -> bool:
 # Values.
 
 
-@pytest.mark.parametrize(("name", "plan"), CASES)
+@pytest.mark.parametrize(("name", "plan"), thinned(CASES, start=1))
 def test_invariants(name: str, plan: KernelPlan) -> None:
     c = close(name, plan)
     assert [v.number for v in c.values] == list(range(len(c.values)))
@@ -202,7 +203,7 @@ def test_a_concat_joins_values_of_different_phases() -> None:
 # What is pruned, and what is not.
 
 
-@pytest.mark.parametrize(("name", "plan"), CASES)
+@pytest.mark.parametrize(("name", "plan"), thinned(CASES))
 def test_placements_change_no_value(monkeypatch: pytest.MonkeyPatch, name: str, plan: KernelPlan) -> None:
     """They anticipate what the normal form would answer, for every pair of values."""
 

@@ -18,6 +18,7 @@ import mirage.torch  # noqa: E402
 from mirage.errors import FormatError, GuardError, InputError, MirageError  # noqa: E402
 from mirage.runtime.archive import digest  # noqa: E402
 from mirage.torch.trees import spec_from_json, spec_to_json  # noqa: E402
+from tests.sampled import crossed  # noqa: E402
 
 FAST: dict[str, Any] = {"without": ("superoptimize",), "background": False, "cache": False, "strict": True}
 
@@ -57,8 +58,7 @@ def expected(n: int, flag: bool = False) -> Any:
         return Model()(*arguments(n), flag=flag)
 
 
-@pytest.mark.parametrize("n", [2, 1, 0, 7])
-@pytest.mark.parametrize("flag", [False, True])
+@pytest.mark.parametrize(("n", "flag"), crossed([2, 1, 0, 7], [False, True]))
 def test_what_is_loaded_gives_the_same(file: Path, n: int, flag: bool) -> None:
     found = mirage.torch.load(file)(*arguments(n), **({"flag": True} if flag else {}))
     wanted = expected(n, flag)

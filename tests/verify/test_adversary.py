@@ -13,7 +13,7 @@ from benchmarks.search.adversary import Judged, by_kind, judged, judged_by_rules
 from benchmarks.search.pairs import CANCELLED, CHANGES, IDENTITIES, Pair, generated, named
 
 #: random pairs of the sample
-SAMPLE = 60
+SAMPLE = 36
 
 
 @pytest.mark.parametrize("pair", list(named()), ids=lambda p: f"{p.name} {p.seed}")

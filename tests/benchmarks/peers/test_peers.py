@@ -15,6 +15,7 @@ from benchmarks.peers.peers import PEERS, inference, installed, peers
 from benchmarks.programs import KERNELS
 from mirage.ir.interpret import run_reference
 from mirage.search.accuracy import random_inputs
+from tests.sampled import crossed
 
 pytest.importorskip("torch")
 pytest.importorskip("onnx")
@@ -75,8 +76,7 @@ def check(name: str, peer: str) -> None:
         np.testing.assert_array_equal(x, old)
 
 
-@pytest.mark.parametrize("peer", [*QUICK, "JAX"])
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("name", "peer"), crossed(KERNELS, [*QUICK, "JAX"]))
 def test_peers_compute_the_program(name: str, peer: str) -> None:
     if peer == "JAX":
         pytest.importorskip("jax")

@@ -15,6 +15,7 @@ from mirage.compilation import compile  # noqa: E402
 from mirage.frontends.aten.importer import import_graph  # noqa: E402
 from mirage.torch.compiled import CompiledGraph  # noqa: E402
 from tests.frontends.aten import opinfo  # noqa: E402
+from tests.sampled import crossed  # noqa: E402
 
 FLOATS = [0.0, -0.0, 1, -1, 0.3, -0.3, 2.5, -2.5, 3.5, 7, -7, 1e-7, -1e-30, 1e30, -3e20, 20.5, -87, 88.5, 129]
 FLOATS += [float("inf"), float("-inf"), float("nan")]
@@ -36,8 +37,7 @@ def compare(fn: Callable[..., Any], *args: Any, **options: Any) -> None:
         torch.testing.assert_close(found, wanted, equal_nan=True, msg=lambda m, k=k: f"output {k}: {m}")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
-@pytest.mark.parametrize("name", UNARY.split())
+@pytest.mark.parametrize(("name", "dtype"), crossed(UNARY.split(), [torch.float32, torch.float64, torch.float16]))
 def test_functions_of_special_values(name: str, dtype: Any) -> None:
     compare(getattr(torch, name), torch.tensor(FLOATS, dtype=torch.float64).to(dtype))
 

@@ -26,6 +26,7 @@ from tests.kernels.cpu.check import check
 from tests.kernels.kernels import tiles
 from tests.mugraph.graphs import Case, L, P, W, accumulate, block, kernel, mugraph, node, one, reads
 from tests.mugraph.loops import CASES
+from tests.sampled import crossed
 
 #: axes of w, x, y, z; the result has those that are not summed (k, l first, r second)
 SHAPES = {
@@ -66,8 +67,7 @@ def axes_of(shape: str, axes: list[str]) -> list[str | int]:
     return [a if a in shape else 1 for a in axes]
 
 
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("size", [1, 7, 17])
+@pytest.mark.parametrize(("name", "size"), crossed(SHAPES, [1, 7, 17]))
 def test_products_of_any_axes(name: str, size: int) -> None:
     c = case(name)
     check(c.program, c.graph, c.schedule, {a: size + (a in "mkr") for a in "abcdmnklr"})

@@ -21,6 +21,7 @@ from tests.kernels.cpu.check import check
 from tests.kernels.kernels import error, random_inputs, tiles
 from tests.mugraph.graphs import Case
 from tests.mugraph.loops import CASES, SOFTMAXES, split_rows
+from tests.sampled import crossed
 
 TWO_LOOPS = [n for n, c in CASES.items() if any(len(k.graph.loop) > 1 for k in c.graph.kernels if k.graph)]
 
@@ -43,8 +44,7 @@ def test_sizes_around_the_tiles(name: str) -> None:
         assert found < 2e-5, (sizes, found)
 
 
-@pytest.mark.parametrize("tile", [1, 16])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "tile"), crossed(CASES, [1, 16]))
 def test_tiles_of_one_and_of_a_vector(name: str, tile: int) -> None:
     case = CASES[name]
     exe = compiled(case, tiles(case.graph, tile, 2))

@@ -27,6 +27,7 @@ from mirage.verify.proof import prove
 from tests.kernels.kernels import bound, call_from_threads, cut, error, random_cut, random_inputs, tiles
 from tests.mugraph.graphs import OUT, P, W, block, flash_decoding, kernel, mugraph, node, one, reads
 from tests.programs import SMALL, axes, program
+from tests.sampled import thinned
 
 #: of every dim: one, a prime, and about a tile of 16
 SIZES = (1, 13, 15, 16, 17)
@@ -56,7 +57,7 @@ def test_every_operator_predefined(name: str) -> None:
     compare(p, graph, exe)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", thinned(SMALL))
 def test_random_kernels(name: str) -> None:
     p = program(name)
     rng = random.Random(name)

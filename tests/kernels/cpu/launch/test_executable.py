@@ -21,6 +21,7 @@ from tests.kernels.cpu.check import check
 from tests.kernels.kernels import bound, call_from_threads, error, random_inputs, single_kernel, tiles
 from tests.mugraph.graphs import CASES, Case, flash_attention, flash_decoding, gated
 from tests.programs import retyped
+from tests.sampled import crossed
 
 W, L = Role.WHOLE, Role.LOOP
 BUILD: dict[str, tuple[Callable[[ProgramBuilder, str], list[int]], dict[str, Role]]] = {}
@@ -149,8 +150,7 @@ def build(name: str, dtype: str) -> tuple[Program, MuGraph]:
     return p, single_kernel(p, **roles)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", BUILD)
+@pytest.mark.parametrize(("name", "dtype"), crossed(BUILD, DTYPES))
 def test_single_kernels_at_awkward_sizes(name: str, dtype: str) -> None:
     p, graph = build(name, dtype)
     exe = CpuExecutable(graph, tiles(graph, 7), analyze(graph), {"k": 512})
@@ -168,8 +168,7 @@ def test_tiles_of_one_vector_and_larger_than_the_tensor(name: str, tile: int) ->
     check(p, graph, tiles(graph, tile), {"b": 1, "h": 2, "m": 18, "n": 33, "k": 20})
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "dtype"), crossed(CASES, DTYPES))
 def test_shared_cases(name: str, dtype: str) -> None:
     case = CASES[name]()
     check(retyped(case.program, dtype), replace(case.graph, dtype=dtype), case.schedule, case.sizes)

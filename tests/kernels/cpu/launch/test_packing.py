@@ -25,6 +25,7 @@ from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph, Role
 from mirage.mugraph.schedule import Schedule
 from tests.kernels.kernels import bound, error, in_threads, random_inputs, single_kernel, tiles
+from tests.sampled import crossed
 
 SIZES = {"b": 3, "e": 2, "n": 45, "k": 37}
 CONSTANTS = ("w", "v")
@@ -93,8 +94,7 @@ def executable(graph: MuGraph, tile: int = 16) -> CpuExecutable:
     return CpuExecutable(graph, packed(graph, tile), analyze(graph), SIZES, CONSTANTS)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-@pytest.mark.parametrize("name", BUILD)
+@pytest.mark.parametrize(("name", "dtype"), crossed(BUILD, ["float32", "float64", "bfloat16"]))
 def test_equal_at_awkward_sizes(name: str, dtype: str) -> None:
     program, graph = make(name, dtype)
     exe = executable(graph, 8)
