@@ -1,4 +1,4 @@
-"""What an unknown value decides: conditions, matches and loops that are left, with functions of their own for what is known.
+"""What an unknown value decides: conditions, matches, loops and functions as values that are left, each for what is known.
 
 A branch is written once for each known part of what it is handed on, so that recursion over unknown data ends. Where a known part
 grows from call to call, or a branch has many forms already, what differs between them is taken as unknown.
@@ -15,11 +15,11 @@ import sympy
 from mirage.compiler.partial.program import Program, Request
 from mirage.compiler.partial.residual import Residual
 from mirage.compiler.partial.values import Closed, Structures, Value, close, operands
-from mirage.ir.annotations import Annotation, NeverType, TupleType, symbols_in
+from mirage.ir.annotations import Annotation, CallableType, NeverType, TupleType, symbols_in
 from mirage.ir.dims import Dim, symbol, symbols_of
 from mirage.ir.graph.deduce import deduce, pattern_types, signature_result
 from mirage.ir.graph.effects import is_pure_function
-from mirage.ir.graph.nodes import Atom, Binding, Block, Function, If, Loop, Match, Var
+from mirage.ir.graph.nodes import Atom, Binding, Block, Closure, Function, If, Loop, Match, Var
 from mirage.ir.graph.traverse import value_dims
 from mirage.ir.types import TensorType
 
@@ -72,6 +72,13 @@ class Branches:
         handed = self.handed(r, (expr.body,), (bound,), args[first:], expr.dims)
         made = replace(expr, body=handed.names[0], args=(*lead, *handed.args), dims=handed.dims)
         return r.emit(made, b.var.name, b.where)
+
+    def closure(self, r: Residual, value: Value) -> Closure:
+        """A known function as a value that something unknown gets, of its own for what is known of what it captures."""
+        form, annotation = value.form, value.annotation
+        assert isinstance(form, Closure) and isinstance(annotation, CallableType) and annotation.parameters is not None
+        handed = self.handed(r, (form.function,), (annotation.parameters,), value.parts, form.dims)
+        return Closure(handed.names[0], handed.args, handed.dims)
 
     def handed(
         self,

@@ -67,7 +67,7 @@ class Evaluator:
 
     def residual(self, name: str, dims: tuple[str, ...] = ()) -> Residual:
         """A function that begins to be written."""
-        return Residual(name, self.program.functions, self.program.general, self.budget, dims)
+        return Residual(name, self.program.functions, self.branches.closure, self.budget, dims)
 
     def body(self, r: Residual, frame: Frame) -> Task[Value]:
         """The result of a call, of which is written what is not known."""

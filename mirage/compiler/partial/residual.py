@@ -48,7 +48,7 @@ class Mark:
 class Residual:
     """A function under construction.
 
-    `functions` are those of the program that is left, `general` gives the name among them of a function that nothing is known of.
+    `functions` are those of the program that is left, and `closure` makes a known function a value of it.
     `known` are the dim symbols whose sizes are known so far, `store` what references hold, None where that is unknown. `active`
     counts, per recursion of the program, the calls that are being unfolded, and `catching` how many of these, and of loops, are
     taken back where they need too much.
@@ -58,13 +58,13 @@ class Residual:
         self,
         name: str,
         functions: Mapping[str, Function],
-        general: Callable[[str], str],
+        closure: Callable[[Residual, Value], Closure],
         budget: Budget,
         dims: tuple[str, ...] = (),
     ) -> None:
         self.builder = FunctionBuilder(name, functions)
         self.functions = functions
-        self.general = general
+        self.closure = closure
         self.budget = budget
         self.dims = dims
         self.bindings: list[Binding] = []
@@ -159,19 +159,24 @@ class Residual:
         stack = [value]
         while stack:
             v = stack[-1]
-            left = [p for p in v.parts if p.atom is None] if v.atom is None else []
-            if left:
-                stack += reversed(left)
-                continue
-            stack.pop()
             if v.atom is not None:
+                stack.pop()
                 continue
             form = v.form
             assert form is not None, "a value is known or held by an atom"
+            made: Expr
             if isinstance(form, Closure):
-                form = replace(form, function=self.general(form.function))
-            args = tuple(p.atom for p in v.parts)
-            made = replace(form, args=args)  # type: ignore[arg-type]
+                # only what is unknown in what it captures is put into the function
+                made = self.closure(self, v)
+            elif left := [p for p in v.parts if p.atom is None]:
+                stack += reversed(left)
+                continue
+            else:
+                args = tuple(p.atom for p in v.parts)
+                made = replace(form, args=args)  # type: ignore[arg-type]
+            stack.pop()
+            if v.atom is not None:
+                continue
             v.atom = self.emit(made, v.name, v.where).atom
             self._put.append(v)
             if v.is_reference:

@@ -15,7 +15,7 @@ from mirage.ir.graph import nodes
 from mirage.ir.graph.interpret import run_module
 from mirage.ir.graph.parse import parse_module
 from mirage.ir.graph.text import print_module
-from tests.compiler.partial.evaluated import ONES, VECTOR, is_straight, specialized
+from tests.compiler.partial.evaluated import FLAG, ONES, VECTOR, is_straight, specialized
 from tests.compiler.test_functional import same
 from tests.frontends.graph import functional_programs as programs
 from tests.frontends.graph.functional_programs import MODELS, Number, Product, Sum, arguments, in_float64, value
@@ -93,6 +93,23 @@ def test_texts(golden: Callable[[str, str], None]) -> None:
     # closures are gone from a list of any length; data that grows is taken as unknown
     assert not any(isinstance(b.value, nodes.Closure | nodes.CallValue) for f in made[2] for b in f.bindings)
     assert len(run_module(made[1], [np.int64(40)])) == 40
+
+
+def test_functions_that_something_unknown_gets() -> None:
+    """A function that captures a known one is a function of its own, in which the other one is called directly."""
+
+    def program(p: Any, x: Any, y: Any) -> Any:
+        inner = mi.closure(lambda v: mi.tanh(v * y), VECTOR)
+        outer = mi.closure(lambda v: inner(inner(v)) + x, VECTOR)
+        return mi.cond(p, lambda: outer, lambda: inner)(x)
+
+    module = mi.trace_module(program, {"p": FLAG, "x": VECTOR, "y": VECTOR})
+    made = specialized(module)
+    kinds = [type(b.value) for f in made for b in f.bindings]
+    assert kinds.count(nodes.CallValue) == 1 and kinds.count(nodes.Closure) == 2
+    for p in (True, False):
+        args = [np.asarray(p), ONES, 2 * ONES]
+        same(run_module(made, args), run_module(module, args))
 
 
 def test_dims_that_known_values_tell() -> None:
