@@ -19,15 +19,19 @@ from mirage.ir.types import ELEMENTS, TensorType
 MOST_BYTES = 1 << 16
 
 
-def constant_results(call: OpCall, operands: Sequence[Any], annotation: Annotation) -> tuple[Constant, ...] | None:
+def constant_results(
+    call: OpCall, operands: Sequence[Any], annotation: Annotation, *, numbers: bool = False
+) -> tuple[Constant, ...] | None:
     """The results of an operator applied to these arrays and numbers; None where it has to be left to the run.
 
     What depends on a size is left, and what fails, so that the run says so, if it gets there. So is what has no array among its
-    operands (such as `full`): kernels make its elements faster than they read them.
+    operands (such as `full`): kernels make its elements faster than they read them. With `numbers`, tensors of rank 0 are
+    computed all the same: they may decide what is called.
     """
     types = annotation.fields if isinstance(annotation, TupleType) else (annotation,)
     arrays = [a for a in operands if isinstance(a, np.ndarray)]
-    if not arrays or any(d.free_symbols for d in dims_in(call)):
+    made = numbers and isinstance(annotation, TensorType) and not annotation.shape and annotation.dtype in ELEMENTS
+    if not (arrays or made) or any(d.free_symbols for d in dims_in(call)):
         return None
     if _nbytes(types) > sum(a.nbytes for a in arrays) + MOST_BYTES:
         return None

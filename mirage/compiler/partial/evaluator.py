@@ -136,7 +136,7 @@ class Evaluator:
         if not own and all(a.array is not None or known_form(a, OpCall) for a in args):
             values = [scalar_value(a.form) if isinstance(a.form, OpCall) else a.array for a in args]
             annotation = deduce(replace(call, args=tuple(a.atom or v for a, v in zip(args, operands(args), strict=True))), {})
-            if (found := constant_results(call, values, annotation)) is not None:
+            if (found := constant_results(call, values, annotation, numbers=True)) is not None:
                 parts = tuple(Value(c.annotation, c, name=b.var.name, where=b.where) for c in found)
                 if not isinstance(annotation, TupleType):
                     return parts[0]

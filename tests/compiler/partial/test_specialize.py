@@ -82,6 +82,8 @@ def test_known_objects_lists_and_numbers() -> None:
     made = mi.specialize(programs.factorial, {"n": 10})
     assert is_straight(made)
     assert run_module(made, []) == 3628800
+    # it is computed
+    assert not made.functions[made.main].bindings
     made = mi.specialize(parse_module(texts.EVEN), {"n": np.int64(7)})
     assert is_straight(made)
     assert not run_module(made, [])
