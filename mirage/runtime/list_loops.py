@@ -14,7 +14,7 @@ from mirage.runtime.recorded import Pending
 from mirage.runtime.steps import Callee
 
 #: items of a list, at least, and bytes of each tensor in them, at most: stacking is a copy
-FEWEST, MOST_BYTES = 3, 1 << 14
+FEWEST, MOST_BYTES = 3, 1 << 16
 
 
 class LoopOverList:
