@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from mirage.compiler.batched import batched
 from mirage.compiler.passes.rewrite import operator_call
 from mirage.ir.annotations import Annotation, DataType, ShapeType, TupleType, symbols_in
 from mirage.ir.data import CONS, LIST, NIL
@@ -17,6 +18,7 @@ from mirage.ir.graph.builder import FunctionBuilder
 from mirage.ir.graph.effects import is_pure_function
 from mirage.ir.graph.nodes import (
     Atom,
+    Binding,
     Clause,
     Construct,
     Function,
@@ -24,23 +26,25 @@ from mirage.ir.graph.nodes import (
     Loop,
     MakeTuple,
     Match,
+    MatchCast,
+    OpCall,
     TupleItem,
     Var,
 )
 from mirage.ir.graph.patterns import Bind, Case
-from mirage.ir.graph.traverse import determined, symbols_used
+from mirage.ir.graph.traverse import determined, symbols_used, variables
 from mirage.ir.types import TensorType
 
 
 @dataclass(frozen=True)
 class ListLoop:
-    """A function over a list as a loop: `functions` are the loop, which is called first, and its body.
+    """A function over a list as a loop: `functions` are the loop, which is the first one, and what it calls.
 
     The loop takes the tensors of the items, each stacked, the tensors of the state, and the other parameters of the function. It
     returns a tuple of the tensors of the last state, and, of a scan, behind these, the tensors of all states, stacked.
     """
 
-    functions: tuple[Function, Function]
+    functions: tuple[Function, ...]
     scan: bool
 
 
@@ -107,6 +111,19 @@ def _leaves(annotation: Annotation) -> list[TensorType]:
     return []
 
 
+@dataclass(frozen=True)
+class _Ahead:
+    """What is computed of all items before the loop: of one by `first`, of all by `many`; a step is then `rest`, which takes the
+    results of `first` behind all else. `places` has for each parameter of `first` its place among those beside list and state, -1
+    for the item.
+    """
+
+    first: Function
+    many: Function
+    rest: Function
+    places: list[int]
+
+
 class _Maker:
     """Makes the loop of a function, and its body."""
 
@@ -132,20 +149,71 @@ class _Maker:
         stacked = [TensorType((count, *t.shape), t.dtype) for t in items]
         kept = [TensorType((count, *t.shape), t.dtype) for t in states] if scan else []
         fixed = self.f.parameters[2:]
-        body = self.body(stacked, states, kept)
+        ahead = self.ahead()
+        early = [] if ahead is None else [TensorType((count, *t.shape), t.dtype) for t in _leaves(ahead.first.returns)]
+        body = self.body([*stacked, *early], states, kept, ahead)
         self.functions[body.name] = body
         b = self.builder(f"{self.f.name}_loop")
         of_items = [b.fresh_parameter("items", t) for t in stacked]
         of_state = [b.fresh_parameter("state", t) for t in states]
         others = [b.fresh_parameter(p.name, p.annotation) for p in fixed]
+        if ahead is not None:
+            given = [x for p in ahead.places for x in (of_items if p < 0 else [others[p]])]
+            made = b.emit(FunctionCall(ahead.many.name, tuple(given)))
+            of_items = [*of_items, *(b.emit(TupleItem((made,), k)) for k in range(len(early)))]
         full = [b.emit(operator_call("full", shape=t.shape, value=0, dtype=t.dtype)) for t in kept]
         carried: tuple[Atom, ...] = (*of_state, *full)
         found = b.emit(Loop(body.name, (*carried, *of_items, *others), len(carried), count))
         if len(carried) == 1:
             found = b.emit(MakeTuple((found,)))
-        return ListLoop((b.finish(found), body), scan)
+        called = (body,) if ahead is None else (body, ahead.many, ahead.rest)
+        return ListLoop((b.finish(found), *called), scan)
 
-    def body(self, stacked: list[TensorType], states: list[TensorType], kept: list[TensorType]) -> Function:
+    def ahead(self) -> _Ahead | None:
+        """What a step computes of its item without the state, with a product in it, for all items at once; None for nothing."""
+        head, _, state, *fixed = self.more.parameters
+        step, args = self.step, self.call.args
+        given = [p for p, a in zip(step.parameters, args, strict=True) if a is not state]
+        known = determined(p.annotation for p in given)
+        late = {p for p, a in zip(step.parameters, args, strict=True) if a is state}
+        of_item = {p for p, a in zip(step.parameters, args, strict=True) if a is head}
+        early: list[Binding] = []
+        product = False
+        for b in step.bindings:
+            read = set(variables(b.value))
+            if isinstance(b.value, MatchCast):
+                return None
+            if read & late or not symbols_used(b.value) | symbols_in(b.var.annotation) <= known:
+                late.add(b.var)
+                continue
+            early.append(b)
+            if read & of_item:
+                of_item.add(b.var)
+                product |= isinstance(b.value, OpCall) and b.value.op == "matmul"
+        read_late: set[Atom] = {v for b in step.bindings if b.var in late for v in variables(b.value)} | {step.result}
+        exports = [b.var for b in early if b.var in of_item and b.var in read_late]
+        if not product or not exports or not all(isinstance(v.annotation, TensorType) for v in exports):
+            return None
+        of_one = self.builder(f"{self.f.name}_ahead")
+        of_one.parameters.extend(given)
+        of_one.bind_all(early)
+        first = of_one.finish(of_one.emit(MakeTuple(tuple(exports))))
+        shared = [k for k, p in enumerate(given) if p not in of_item]
+        found = batched(first, self.functions, shared)
+        if found is None:
+            return None
+        self.functions[found[0].name] = found[0]
+        behind = self.builder(f"{self.f.name}_rest")
+        behind.parameters.extend([*step.parameters, *exports])
+        behind.bind_all(x for x in step.bindings if x.var not in exports)
+        rest = behind.finish(step.result)
+        self.functions[rest.name] = rest
+        places: dict[Atom, int] = {head: -1, **{p: k for k, p in enumerate(fixed)}}
+        return _Ahead(first, found[0], rest, [places[a] for a in args if a is not state])
+
+    def body(
+        self, stacked: list[TensorType], states: list[TensorType], kept: list[TensorType], ahead: _Ahead | None
+    ) -> Function:
         b = self.builder(f"{self.f.name}_round")
         at = b.fresh_parameter("at", TensorType((), "int64"))
         of_state = [b.fresh_parameter("state", t) for t in states]
@@ -157,7 +225,11 @@ class _Maker:
             head: self.nested(b, head.annotation, iter(read)), state: self.nested(b, state.annotation, iter(of_state))
         }  # fmt: skip
         values |= {p: b.fresh_parameter(p.name, p.annotation) for p in fixed}
-        found = b.emit(FunctionCall(self.step.name, tuple(values[a] for a in self.call.args)))
+        step, given = self.step, [values[a] for a in self.call.args]
+        if ahead is not None:
+            # behind those of the item
+            step, given = ahead.rest, [*given, *read[len(_leaves(head.annotation)) :]]
+        found = b.emit(FunctionCall(step.name, tuple(given)))
         after = self.flat(b, found, self.step.returns)
         written = [b.emit(operator_call("scatter", s, at, x, axis=0)) for s, x in zip(stacks, after, strict=False)]
         results = (*after, *written)
