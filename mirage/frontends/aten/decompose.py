@@ -49,6 +49,13 @@ SPLIT = (
     "narrow_copy",
     "permute_copy",
     "unbind_copy",
+    "upsample_bicubic2d",
+    "upsample_bilinear2d",
+    "upsample_linear1d",
+    "upsample_nearest1d",
+    "upsample_nearest2d",
+    "upsample_nearest3d",
+    "upsample_trilinear3d",
     "view_copy",
 )
 

@@ -54,6 +54,10 @@ _FUNCTIONS = {
 }
 
 
+#: numerators of binary fractions whose products with sizes no float64 rounds
+_EXACT = 1 << 20
+
+
 def converted(x: sympy.Expr) -> Dim:
     """An expression over torch's symbols and functions as a dim; raises UnsupportedNode where there is none."""
     match x:
@@ -78,6 +82,11 @@ def converted(x: sympy.Expr) -> Dim:
             | torch_dims.FloorToInt(args=(torch_dims.IntTrueDiv(args=(a, b)),))
         ):
             return floor_div(converted(a), converted(b))
+        case (
+            torch_dims.TruncToInt(args=(sympy.Mul(args=(sympy.Float() as factor, torch_dims.ToFloat(args=(a,)))),))
+            | torch_dims.FloorToInt(args=(sympy.Mul(args=(sympy.Float() as factor, torch_dims.ToFloat(args=(a,)))),))
+        ) if 0 < (exact := sympy.Rational(float(factor))) and exact.p < _EXACT:
+            return floor_div(sympy.expand(exact.p * converted(a)), sympy.Integer(exact.q))
     if x.func in _FUNCTIONS:
         return _FUNCTIONS[x.func](*map(converted, x.args))
     raise UnsupportedNode(f"the size {x} is no dim: {x.func.__name__} is not a function of dims")

@@ -94,6 +94,13 @@ CASES: dict[str, Case] = {
     ),
     "convolved": (lambda x: F.conv1d(x, numbers(2, 3, 3) / 99, padding=1, stride=2), lambda n, m: (numbers(n, 3, m + 1) / 99,)),
     "patches": (lambda x: F.conv2d(x, numbers(2, 3, 2, 2) / 99, stride=2), lambda n, m: (numbers(m, 3, 2 * n + 3, 4) / 99,)),
+    "twice as large": (lambda x: F.interpolate(x, scale_factor=2.0), lambda n, m: (numbers(2, 3, n, m + 1),)),
+    "half as large": (
+        lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear"), lambda n, m: (numbers(2, 3, 2 * n, m + 3) / 99,)
+    ),
+    "between elements": (
+        lambda x: F.interpolate(x, scale_factor=1.25, mode="bilinear"), lambda n, m: (numbers(2, 3, n + 2, m + 2) / 999,)
+    ),
 }  # fmt: skip
 
 
