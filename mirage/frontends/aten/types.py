@@ -85,7 +85,7 @@ def converted(x: sympy.Expr) -> Dim:
         case (
             torch_dims.TruncToInt(args=(sympy.Mul(args=(sympy.Float() as factor, torch_dims.ToFloat(args=(a,)))),))
             | torch_dims.FloorToInt(args=(sympy.Mul(args=(sympy.Float() as factor, torch_dims.ToFloat(args=(a,)))),))
-        ) if 0 < (exact := sympy.Rational(float(factor))) and exact.p < _EXACT:
+        ) if (exact := sympy.Rational(float(factor))) > 0 and exact.p < _EXACT:
             return floor_div(sympy.expand(exact.p * converted(a)), sympy.Integer(exact.q))
     if x.func in _FUNCTIONS:
         return _FUNCTIONS[x.func](*map(converted, x.args))
