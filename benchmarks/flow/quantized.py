@@ -24,6 +24,8 @@ from onnxruntime import InferenceSession, SessionOptions
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_dynamic, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import Tensor, nn
+from torch.ao.quantization import get_default_qconfig_mapping
+from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
 import mirage as mi
 from benchmarks.graphs.networks import Basic, exported, mobilenet, resnet
@@ -39,7 +41,7 @@ from mirage.torch import compile as compile_model
 SAMPLES, OF = 4, 4
 #: how much larger the outlier channel is than the others
 OUTLIER = 20
-#: schemes whose errors are measured, by what a table calls them; the first is timed, and the last, of weights alone
+#: schemes whose errors are measured, by what a table calls them
 SCHEMES: Mapping[str, mi.Scheme] = {
     "max": mi.Scheme(),
     "percentile": mi.Scheme(method="percentile", percentile=99.9),
@@ -48,8 +50,12 @@ SCHEMES: Mapping[str, mi.Scheme] = {
     "int8": mi.Scheme("int8"),
     "per tensor": mi.Scheme(weights="tensor"),
     "groups of 32": mi.Scheme(weights=32),
+    "shifts": mi.Scheme(scales="power of two"),
+    "int16": mi.Scheme("int16"),
     "weights alone": mi.Scheme("float32"),
 }
+#: schemes that are timed
+TIMED = ("max", "weights alone")
 OURS = ("Mirage", "Mirage int8", "Mirage int8 weights")
 
 
@@ -89,8 +95,8 @@ class Network:
 _NETWORKS = (
     Network("mlp", _mlp, (1024,), -1, (1, 64)),
     Network("transformer", lambda: nn.Sequential(*(Block(256, 4) for _ in range(2))), (128, 256), -1, (1, 8)),
-    Network("resnet-18", partial(resnet, Basic, (2, 2, 2, 2), (16, 32, 64, 128)), (3, 64, 64), 1, (1,)),
-    Network("mobilenet-v2", mobilenet, (3, 64, 64), 1, (1,)),
+    Network("resnet-18", partial(resnet, Basic, (2, 2, 2, 2), (64, 128, 256, 512)), (3, 112, 112), 1, (1,)),
+    Network("mobilenet-v2", partial(mobilenet, 4), (3, 112, 112), 1, (1,)),
 )
 NETWORKS: Mapping[str, Network] = {n.name: n for n in _NETWORKS}
 
@@ -138,6 +144,15 @@ def _session(path: Path) -> Callable[[np.ndarray], np.ndarray]:
     return lambda x: np.asarray(session.run(None, {name: x})[0])
 
 
+def _static_of_torch(model: nn.Module, data: Sequence[np.ndarray]) -> Callable[[np.ndarray], Any]:
+    """PyTorch's int8 with scales from the data: the quantized modules of its x86 backend."""
+    prepared = prepare_fx(model, get_default_qconfig_mapping("x86"), (torch.from_numpy(data[0]),))
+    for x in data:
+        prepared(torch.from_numpy(x))
+    found = convert_fx(prepared)
+    return lambda x: found(torch.from_numpy(x))
+
+
 def measure(names: Sequence[str] = (), say: Callable[[str], None] = complain, seconds: float = 1.0) -> Iterator[QuantizedRow]:
     """A row per network and batch; `names` are of networks, all if there are none. Raises InputError for a name of nothing."""
     if unknown := [n for n in names if n not in NETWORKS]:
@@ -168,21 +183,25 @@ def _measured(network: Network, folder: Path, seconds: float, say: Callable[[str
         return float(np.sqrt(sum(np.square(d).sum() for d in found) / sum(np.square(y, dtype=np.float64).sum() for y in wanted)))
 
     options: Any = {"budget": 10, "cache": False}
-    made = {}
+    made, compiled = {}, {}
     for scheme, chosen in SCHEMES.items():
-        made[scheme] = mi.quantize(model, [torch.from_numpy(x) for x in data], scheme=chosen)
+        # errors need no search, and no export of their own
+        own = options if scheme in TIMED else {"without": ("superoptimize",), "cache": False}
+        source = model if scheme in TIMED else written
+        made[scheme] = mi.quantize(source, data, scheme=chosen)
+        compiled[scheme] = mi.compile(made[scheme], **own)
         say(f"{network.name}: {scheme}")
-    compiled = {scheme: mi.compile(q, **options) for scheme, q in made.items()}
     whole = compile_model(model, background=False, **options)
     of_torch = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
     runs: dict[str, Callable[[np.ndarray], Any]] = {
         OURS[0]: lambda x: whole(torch.from_numpy(x)), OURS[1]: compiled["max"], OURS[2]: compiled["weights alone"],
         "ONNX Runtime": _session(plain), "ONNX Runtime int8": _session(static),
         "ONNX Runtime int8, dynamic": _session(dynamic), "PyTorch": lambda x: model(torch.from_numpy(x)),
+        "PyTorch int8": _static_of_torch(model, data),
         "PyTorch int8, dynamic": lambda x: of_torch(torch.from_numpy(x)),
     }  # fmt: skip
     errors = {scheme: error(run) for scheme, run in compiled.items()}
-    errors |= {n: error(runs[n]) for n in ("ONNX Runtime int8", "ONNX Runtime int8, dynamic", "PyTorch int8, dynamic")}
+    errors |= {n: error(runs[n]) for n in runs if n.partition(", ")[0] in ("ONNX Runtime int8", "PyTorch int8")}
     report = made["max"].report
     stays = {op: n for op, why, n in report.stays if op in ("matmul", "convolution")}
     for batch in network.batches:

@@ -18,6 +18,7 @@ from mirage.errors import CalibrationError, InputError, QuantizationError, Unkno
 from mirage.ir.graph.interpret import run_module
 from mirage.ir.graph.nodes import Module, OpCall
 from mirage.ir.graph.text import print_module
+from tests.api.small import BUDGET, Judge, races_by
 
 RNG = np.random.default_rng(0)
 WEIGHTS: dict[str, np.ndarray] = {
@@ -220,3 +221,22 @@ def test_the_text_of_a_quantized_module_is_read_back() -> None:
     q = quantized()
     again = mi.compile(print_module(q.module), **FAST)
     np.testing.assert_array_equal(again(DATA[0]), mi.compile(q, **FAST)(DATA[0]))
+
+
+@pytest.mark.slow
+def test_what_reads_quantized_weights_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that callers pass are made real before a kernel that the search has found, and proved, around their product."""
+    races_by(Judge("full", "found", "fused"), monkeypatch.setattr)
+    specs = {"x": mi.tensor("m", 24), "w": mi.tensor(24, 48, dtype="int8"), "scale": mi.tensor(48)}
+
+    def fn(x: Any, w: Any, scale: Any) -> Any:
+        return mi.rms_norm(x) @ mi.apply("dequantize", w, scale, axis=1)
+
+    module = mi.trace_module(fn, specs)
+    run = mi.compile(module, bounds={"m": 8}, budget=BUDGET, cache=False)
+    found = {("lax" in name): what for name, what in run.facts.kernels.items()}
+    assert len(run.facts.kernels) == 2 and found[True].endswith("complete") and found[False].endswith(": dequantize")
+    w = RNG.integers(-127, 128, (24, 48)).astype(np.int8)
+    for m in (1, 8):
+        given = [RNG.standard_normal((m, 24), np.float32), w, RNG.random(48, np.float32)]
+        np.testing.assert_allclose(run(*given), run_module(module, given), rtol=1e-4, atol=1e-4)

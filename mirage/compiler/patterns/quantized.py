@@ -30,6 +30,20 @@ def _quantized_attributes(m: Match) -> dict[str, Any]:
     return found | wide | _is_transposed(m)
 
 
+def _has_one_scale(m: Match) -> bool:
+    """Whether there is one known scale, and one known zero point, if any."""
+    known = [m.operands[name] for name in ("scale", "zero") if name in m.operands]
+    fits = all(isinstance(a, Constant) and a.array.size == 1 for a in known)
+    return fits and not m.attr("whole", "group") and isinstance(deduce(m.calls["whole"], {}), TensorType)
+
+
+def _scale_and_zero(m: Match) -> dict[str, Any]:
+    scale, zero = m.operands["scale"], m.operands.get("zero")
+    assert isinstance(scale, Constant)
+    found = {"scale": float(scale.array.reshape(()))}
+    return found | ({"zero": int(zero.array.reshape(()))} if isinstance(zero, Constant) else {})
+
+
 def _windows_attributes(m: Match) -> dict[str, Any]:
     found = {key: value for key, value in m.calls["windows"].attrs if key != "dtype"}
     # numbers of attributes are exact, those of libraries are not
@@ -66,8 +80,19 @@ def _dequantized_attributes(m: Match) -> dict[str, Any]:
 
 _x, _w, _scale, _bias = value("x", dtype=ACTIVATIONS), value("w", rank=2), value("scale"), value("bias")
 _right = view("transpose", _w, name="right") | _w
+_real = value("x", dtype="float32")
 _rows = (_x, value("w"), _scale, _bias, value("other"))
 for _package in _PACKAGES:
+    for _name, _scales in (("zero", (_scale, value("zero"))), ("no_zero", (_scale,))):
+        register_pattern(
+            f"{_package}_quantize_{_name}",
+            op("quantize", _real, *_scales, name="whole"),
+            "cpu.quantize",
+            _has_one_scale,
+            inputs=("x",),
+            attributes=_scale_and_zero,
+            package=_package,
+        )
     for _count, _of in ((2, "sums"), (3, "scale"), (4, "bias"), (5, "other")):
         register_pattern(
             f"{_package}_quantized_convolution_{_of}",
