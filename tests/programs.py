@@ -92,6 +92,12 @@ def search(name: str, **options: Any) -> SearchResult:
     return generate(axes(name), sizes(name), SearchOptions(**{"budget": UNLIMITED, **options}))
 
 
+def kernels_only(name: str, count: int) -> list[MuGraph]:
+    """The cheapest graphs of a program without predefined operators, as many as there are, of different structure."""
+    found = search(name).graphs
+    return [g for g in found if all(n.op in ("input", "graph") for n in g.kernel.nodes)][:count]
+
+
 def space(name: str, **options: Any) -> Space:
     """Everything that kernels of a program can compute."""
     table = {a: evaluate(d, sizes(name)) for a, d in axes(name).axes.items()}

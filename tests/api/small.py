@@ -93,6 +93,20 @@ def several(x: Any, y: Any) -> Any:
     return x * y, mi.sum(x * y, axis=1)
 
 
+PARTS = {"x": mi.tensor("n", 8), "w": mi.tensor(8, 8), "v": mi.tensor(8, 4)}
+
+
+def parts(x: Any, w: Any, v: Any) -> Any:
+    """Two subprograms."""
+    return mi.softmax(mi.sort(mi.relu(x @ w), axis=1) @ v)
+
+
+def check_parts(executable: mi.Executable) -> None:
+    x, w, v = (np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in ((5, 8), (8, 8), (8, 4)))
+    want = np.exp(np.sort(np.maximum(x @ w, 0), axis=1) @ v)
+    np.testing.assert_allclose(executable(x, w, v), want / want.sum(axis=1, keepdims=True), rtol=1e-4)
+
+
 def loaded(path: Path) -> mi.Superoptimized:
     """The result for the CPU of a file."""
     found = mi.load(path)

@@ -33,7 +33,7 @@ from mirage.errors import (
 )
 from tests import forks
 from tests.api.archives import members, saved_with, write
-from tests.api.small import BUDGET, Judge, limit_tuning, races_by
+from tests.api.small import BUDGET, PARTS, Judge, check_parts, limit_tuning, parts, races_by
 from tests.kernels.kernels import in_threads
 from tests.work import ByHand
 
@@ -88,20 +88,6 @@ def test_superoptimized_programs_compute_the_same(
     check_numbers(executable, p, 20)
     executable.save(tmp_path / "program.mirage")
     check_numbers(mi.load_executable(tmp_path / "program.mirage"), p, 5, seed=1)
-
-
-PARTS = {"x": mi.tensor("n", 8), "w": mi.tensor(8, 8), "v": mi.tensor(8, 4)}
-
-
-def parts(x: Any, w: Any, v: Any) -> Any:
-    """Two subprograms."""
-    return mi.softmax(mi.sort(mi.relu(x @ w), axis=1) @ v)
-
-
-def check_parts(executable: mi.Executable) -> None:
-    x, w, v = (np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in ((5, 8), (8, 8), (8, 4)))
-    want = np.exp(np.sort(np.maximum(x @ w, 0), axis=1) @ v)
-    np.testing.assert_allclose(executable(x, w, v), want / want.sum(axis=1, keepdims=True), rtol=1e-4)
 
 
 def test_where_no_time_is_left_nothing_is_made_for_a_race(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import mirage as mi
@@ -23,14 +22,7 @@ from mirage.compiler.kernels.fused import fused_kernel
 from mirage.ir.codec import encode
 from mirage.results.forms import StoredForms
 from mirage.results.stored import described, stored_in, verified
-from tests.api.small import BUDGET, Judge, limit_tuning, races_by
-
-SPECS = {"x": mi.tensor("n", 8), "w": mi.tensor(8, 8), "v": mi.tensor(8, 4)}
-
-
-def parts(x: Any, w: Any, v: Any) -> Any:
-    """Two subprograms."""
-    return mi.softmax(mi.sort(mi.relu(x @ w), axis=1) @ v)
+from tests.api.small import BUDGET, PARTS, Judge, check_parts, limit_tuning, parts, races_by
 
 
 class Compiler:
@@ -66,10 +58,8 @@ class Compiler:
         self.recalled.clear()
         self.unknown.clear()
         self.forms = self.programs = 0
-        executable = mi.compile(fn, SPECS, cache=self.store, **{"budget": 2 * BUDGET, **options})
-        x, w, v = (np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in ((5, 8), (8, 8), (8, 4)))
-        want = np.exp(np.sort(np.maximum(x @ w, 0), axis=1) @ v)
-        np.testing.assert_allclose(executable(x, w, v), want / want.sum(axis=1, keepdims=True), rtol=1e-4)
+        executable = mi.compile(fn, PARTS, cache=self.store, **{"budget": 2 * BUDGET, **options})
+        check_parts(executable)
         return executable
 
     @property

@@ -29,9 +29,9 @@ from tests.verify.graphs import (
     W,
     attention,
     block,
-    defined,
     flash,
     flash_decoding,
+    kernel,
     mugraph,
     node,
     one,
@@ -96,7 +96,7 @@ def elementwise_exp(role: Role) -> MuGraph:
     if role is L:
         nodes.append(node("accumulator", (2,), mn, attrs=(("mode", "concat"), ("axis", "n"))))
     g = block(nodes, (len(nodes) - 1,), {"m": P, "n": role})
-    return mugraph(to_axes(p), [defined(g, (Ref(0),), one(*mn))], Ref(1))
+    return mugraph(to_axes(p), [kernel(g, (Ref(0),), one(*mn))], Ref(1))
 
 
 def test_rows_may_not_differ_along_a_loop() -> None:
@@ -114,7 +114,7 @@ def softmax_in_two_kernels(first_role: Role) -> MuGraph:
     first = block([read(0, one(*mn)), node("exp", (0,), mn)], (1,), {"m": P, "n": first_role})
     nodes = [read(0, one(*mn)), node("sum", (0,), ("m",), reduce=("n",)), node("div", (0, 1), mn)]
     two = block(nodes, (2,), {"m": P, "n": W})
-    kernels = [defined(first, (Ref(0),), one(*mn)), defined(two, (Ref(1),), one(*mn))]
+    kernels = [kernel(first, (Ref(0),), one(*mn)), kernel(two, (Ref(1),), one(*mn))]
     return mugraph(to_axes(p), kernels, Ref(2))
 
 
@@ -313,7 +313,7 @@ def looped(role: Role, log_in_loop: bool) -> MuGraph:
     if log_in_loop:
         ends = [node("log", (2,), ("m",)), sum_over("n", 3, ("m",))]
     g = block([*nodes, *ends], (4,), {"m": P, "n": role})
-    return mugraph(p, [defined(g, (Ref(0),), one("m"))], Ref(1))
+    return mugraph(p, [kernel(g, (Ref(0),), one("m"))], Ref(1))
 
 
 def test_the_maximum_of_a_row_is_known_after_the_loop() -> None:

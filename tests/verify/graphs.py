@@ -12,17 +12,13 @@ from mirage.ir.operator import Level
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
-
-P, W, L, S = Role.PARALLEL, Role.WHOLE, Role.LOOP, Role.SPLIT
-
-
-def one(*axes: str) -> AxisDims:
-    """Dims of one axis each."""
-    return tuple((a,) for a in axes)
-
-
-def node(op: str, operands: tuple[int, ...], axes: tuple[str, ...], **more: Any) -> Node:
-    return Node(op, tuple(Ref(i) for i in operands), (one(*axes),), **more)
+from tests.mugraph.graphs import L as L
+from tests.mugraph.graphs import P as P
+from tests.mugraph.graphs import S as S
+from tests.mugraph.graphs import W as W
+from tests.mugraph.graphs import kernel as kernel
+from tests.mugraph.graphs import node as node
+from tests.mugraph.graphs import one as one
 
 
 def sum_over(axis: str, operand: int, axes: tuple[str, ...]) -> Node:
@@ -43,10 +39,6 @@ def mugraph(ap: AxisProgram, kernels: list[Node], output: Ref, name: str = "") -
     ins = [read(i, x.dims) for i, x in enumerate(ap.inputs)]
     kernel = Graph(Level.KERNEL, tuple(ins + kernels), (output,))
     return MuGraph(name or ap.name, ap.axes, ap.inputs, kernel, ap.outputs, ap.dtype)
-
-
-def defined(graph: Graph, operands: tuple[Ref, ...], *dims: AxisDims) -> Node:
-    return Node("graph", operands, dims, graph=graph)
 
 
 def attention() -> Program:
@@ -83,7 +75,7 @@ def flash() -> MuGraph:
     ap = to_axes(attention())
     nodes = [*attention_nodes(ap), node("div", (10, 8), (*ROW, "d64_2"))]
     g = block(nodes, (11,), {**HEAD, "t": L})
-    kernels = [defined(g, (Ref(0), Ref(1), Ref(2)), ap.outputs[0].dims)]
+    kernels = [kernel(g, (Ref(0), Ref(1), Ref(2)), ap.outputs[0].dims)]
     return mugraph(ap, kernels, Ref(3), "flash")
 
 
@@ -104,8 +96,8 @@ def flash_decoding() -> MuGraph:
         {"h": P, "s": P, "t.grid": W, "d64_2": P},
     )
     kernels = [
-        defined(first, (Ref(0), Ref(1), Ref(2)), low, high),
-        defined(second, (Ref(3, 0), Ref(3, 1)), ap.outputs[0].dims),
+        kernel(first, (Ref(0), Ref(1), Ref(2)), low, high),
+        kernel(second, (Ref(3, 0), Ref(3, 1)), ap.outputs[0].dims),
     ]
     return mugraph(ap, kernels, Ref(4), "flash_decoding")
 
@@ -133,7 +125,7 @@ def fused_mlp() -> MuGraph:
         node("mul", (7, 6), mn),
     ]
     g = block(nodes, (8,), {"m": P, "d128": L, "n": P})
-    return mugraph(ap, [defined(g, (Ref(0), Ref(1), Ref(2)), one(*mn))], Ref(3), "fused_mlp")
+    return mugraph(ap, [kernel(g, (Ref(0), Ref(1), Ref(2)), one(*mn))], Ref(3), "fused_mlp")
 
 
 def norm_linear() -> Program:
@@ -168,7 +160,7 @@ def fused_norm_linear() -> MuGraph:
         node("div", (5, 13), mn),
     ]
     g = block(nodes, (14,), {"m": P, "d256": L, "n": P})
-    return mugraph(ap, [defined(g, (Ref(0), Ref(1), Ref(2)), one(*mn))], Ref(3), "fused_norm_linear")
+    return mugraph(ap, [kernel(g, (Ref(0), Ref(1), Ref(2)), one(*mn))], Ref(3), "fused_norm_linear")
 
 
 def adapter() -> Program:
@@ -208,8 +200,8 @@ def split_adapter() -> MuGraph:
         {"b": P, "d96.grid": W, "d16": W, "d96": P},
     )
     kernels = [
-        defined(first, (Ref(0), Ref(1)), part),
-        defined(second, (Ref(3), Ref(2), Ref(0)), one("b", "d96")),
+        kernel(first, (Ref(0), Ref(1)), part),
+        kernel(second, (Ref(3), Ref(2), Ref(0)), one("b", "d96")),
     ]
     return mugraph(ap, kernels, Ref(4), "split_adapter")
 

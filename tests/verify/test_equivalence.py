@@ -35,11 +35,11 @@ from tests.verify.graphs import (
     adapter,
     attention,
     block,
-    defined,
     flash,
     flash_decoding,
     fused_norm_linear,
     gated_mlp,
+    kernel,
     mugraph,
     node,
     norm_linear,
@@ -427,7 +427,7 @@ def test_sizes_of_shrunk_literal_axes_are_those_drawn() -> None:
         node("sub", (5, 8), m),
     ]
     g = block(nodes, (9,), {row: P, long: L})
-    graph = mugraph(ap, [defined(g, (Ref(0),), one(row))], Ref(1))
+    graph = mugraph(ap, [kernel(g, (Ref(0),), one(row))], Ref(1))
     assert verify_graph(program, graph).equal
     assert not verify_graph(program, replace_node(graph, (1, 8), op="mul")).equal
 

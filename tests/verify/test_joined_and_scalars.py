@@ -10,7 +10,7 @@ from mirage.ir.types import tensor
 from mirage.mugraph.graph import Ref
 from mirage.mugraph.reference import reference_graph
 from mirage.verify.equivalence import verify_graph, verify_programs
-from tests.verify.graphs import S, W, block, defined, mugraph, node, one, read, sum_over
+from tests.verify.graphs import S, W, block, kernel, mugraph, node, one, read, sum_over
 
 
 def low_rank(joined: bool, swapped: bool = False) -> Program:
@@ -42,7 +42,7 @@ def test_partial_results_without_axes() -> None:
     part = one("n.grid")
     nodes = [read(0, one("m", "n")), node("sum", (0,), (), reduce=("m", "n")), sum_over("n", 1, ())]
     kernels = [
-        defined(block(nodes, (2,), {"m": W, "n": S}), (Ref(0),), part),
+        kernel(block(nodes, (2,), {"m": W, "n": S}), (Ref(0),), part),
         node("sum", (1,), (), reduce=("n.grid",)),
         node("constant", (), (), attrs=(("value", Fraction(3)),)),
         node("div", (2, 3), ()),

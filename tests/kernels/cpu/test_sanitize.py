@@ -16,7 +16,7 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from tests.kernels.cpu.sanitize import BUILDS, FOREIGN, GAP, Case, Kernels
 from tests.kernels.kernels import odd_tiles, single_kernel, tiles
-from tests.programs import axes, program, retyped, search, sizes
+from tests.programs import axes, kernels_only, program, retyped, sizes
 
 #: where there is nothing to leave over, and primes below, between and above vectors
 PRIMES = (1, 2, 3, 7, 13, 17, 37)
@@ -25,12 +25,6 @@ FEW_PRIMES = (1, 7, 37)
 #: operations of one call: sanitized code is slow
 MOST_FLOPS = 2e7
 L2_BYTES = 1 << 20
-
-
-def kernels_only(name: str, count: int) -> list[MuGraph]:
-    """The cheapest graphs of a program without predefined operators, as many as there are, of different structure."""
-    found = search(name).graphs
-    return [g for g in found if all(n.op in ("input", "graph") for n in g.kernel.nodes)][:count]
 
 
 def awkward(

@@ -25,18 +25,13 @@ from tests.kernels.cpu.sanitize import Kernels
 from tests.kernels.kernels import as_exact, random_inputs, tiles
 from tests.mugraph.graphs import Case, flash_attention, flash_decoding, gated, joined
 from tests.mugraph.split import twice_split
-from tests.programs import program, search
+from tests.programs import kernels_only, program
 
 NAMES = ("softmax", "rms_norm", "gated_mlp", "mha_decode", "gqa_decode")
 CASES = [flash_attention, flash_decoding, gated, joined, twice_split]
 MODEL = CostModel(Machine(2, 32 << 10, 1 << 20, 32 << 20))
 #: sizes of the first, second, ... dim symbol: nothing but ones, and more and less than tiles and vectors
 SIZES = ((1, 1, 1, 1), (5, 17, 19, 3), (2, 33, 7, 1))
-
-
-def kernels_only(name: str, count: int) -> list[MuGraph]:
-    found = search(name).graphs
-    return [g for g in found if all(n.op in ("input", "graph") for n in g.kernel.nodes)][:count]
 
 
 def run(p: Program, graph: MuGraph, schedules: Sequence[Schedule]) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 import mirage as mi
 from mirage.errors import LibraryError
-from mirage.frontends.attention import attention
 from mirage.ir.axes import to_axes
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
@@ -28,28 +27,11 @@ from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
 from tests.kernels.cuda.gemm.gemms import MemoryGemms
 from tests.kernels.cuda.lab import Lab, from_gpu
+from tests.kernels.cuda.library.programs import heads, norm
 from tests.kernels.cuda.memory import TOLERANCE, MemoryArrays
 from tests.kernels.cuda.simple import arguments
 
 SIZES = {"b": 3, "s": 2, "t": 5}
-
-
-def norm(dtype: str) -> Program:
-    @mi.program(x=mi.tensor("b", 24, dtype=dtype), g=mi.tensor(24, dtype=dtype), w=mi.tensor(24, 16, dtype=dtype))
-    def norm(x: Any, g: Any, w: Any) -> Any:
-        return mi.silu(mi.rms_norm(x, g) @ w), x @ w
-
-    return norm.trace()
-
-
-def heads(dtype: str) -> Program:
-    q, k = mi.tensor("b", 4, "s", 8, dtype=dtype), mi.tensor("b", 2, "t", 8, dtype=dtype)
-
-    @mi.program(q=q, k=k, v=k)
-    def heads(q: Any, k: Any, v: Any) -> Any:
-        return attention(q, mi.repeat(k, 2, axis=1), mi.repeat(v, 2, axis=1))
-
-    return heads.trace()
 
 
 def library(program: Program, sizes: Mapping[str, int], arch: str = "sm_90") -> CudaExecutable:

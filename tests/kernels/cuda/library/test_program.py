@@ -13,7 +13,7 @@ import pytest
 import mirage as mi
 from benchmarks.programs import KERNELS, retyped
 from mirage.errors import LibraryError
-from mirage.frontends.attention import attention, gqa_decode
+from mirage.frontends.attention import gqa_decode
 from mirage.ir.axes import to_axes
 from mirage.ir.dims import evaluate
 from mirage.ir.functions import FUNCTIONS, ScalarFunction
@@ -22,6 +22,7 @@ from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
 from mirage.kernels.cuda.library.cublaslt import Problem
 from mirage.kernels.cuda.library.program import CudaLibraryCalls, CudaLibraryProgram
+from tests.kernels.cuda.library.programs import heads, norm
 from tests.kernels.cuda.memory import TOLERANCE, MemoryArrays, numbers
 
 
@@ -38,25 +39,7 @@ def _mlp(dtype: str) -> Program:
     return mlp.trace()
 
 
-def _norm(dtype: str) -> Program:
-    @mi.program(x=mi.tensor("b", 24, dtype=dtype), g=mi.tensor(24, dtype=dtype), w=mi.tensor(24, 16, dtype=dtype))
-    def norm(x: Any, g: Any, w: Any) -> Any:
-        return mi.silu(mi.rms_norm(x, g) @ w), x @ w
-
-    return norm.trace()
-
-
-def _heads(dtype: str) -> Program:
-    q, k = mi.tensor("b", 4, "s", 8, dtype=dtype), mi.tensor("b", 2, "t", 8, dtype=dtype)
-
-    @mi.program(q=q, k=k, v=k)
-    def heads(q: Any, k: Any, v: Any) -> Any:
-        return attention(q, mi.repeat(k, 2, axis=1), mi.repeat(v, 2, axis=1))
-
-    return heads.trace()
-
-
-PROGRAMS = [_mlp, _norm, _heads]
+PROGRAMS = [_mlp, norm, heads]
 
 
 SIZES = {"b": 3, "s": 2, "t": 5}
@@ -140,8 +123,8 @@ def test_bias_and_relu_become_the_epilogue() -> None:
 
 def test_factors_are_read_as_stored() -> None:
     # x @ w, an output, is rounded by the product itself
-    assert sorted(p.result for p in _asked(_norm("bfloat16"), "bfloat16")) == ["bfloat16", "float32"]
-    assert {p.dtype for p in _asked(_norm("bfloat16"), "bfloat16")} == {"bfloat16"}
+    assert sorted(p.result for p in _asked(norm("bfloat16"), "bfloat16")) == ["bfloat16", "float32"]
+    assert {p.dtype for p in _asked(norm("bfloat16"), "bfloat16")} == {"bfloat16"}
 
 
 def test_grouped_attention_is_one_product_per_key_head() -> None:
