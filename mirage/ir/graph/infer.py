@@ -60,7 +60,9 @@ def infer(sketches: Mapping[str, Sketch], main: str) -> dict[str, list[Annotatio
     values = {v.function for s in sketches.values() for line in s.lines if isinstance(v := line.value, Closure)}
     for names in components(_calls(sketches)):
         group = [sketches[n] for n in names]
-        reached = {n: left[n] for n in nx.descendants(_calls(left), names[0]) | set(names)}
+        needed = nx.descendants(_calls(left), names[0]) | set(names)
+        # in the order of the text, so that of several contradictions always the same one is told
+        reached = {n: s for n, s in left.items() if n in needed}
         if main in names or not values.isdisjoint(reached) or all(s.declared for s in group):
             continue
         # what the definitions alone tell

@@ -68,7 +68,7 @@ def attrs(module: Module) -> dict[str, Any]:
 
 def test_a_product_with_all_that_follows_it() -> None:
     found = same(lambda x: quantized(mi.relu(real(x) @ weights() + BIAS)), ["quantized_matmul"], steps=1)
-    assert attrs(found) == {"x_zero": 120, "group": 0, "relu": True, "dtype": "int8", "zero": 3}
+    assert attrs(found) == {"x_zero": 120, "group": 0, "relu": True, "dtype": "int8", "zero": 3, "shift": 0}
 
 
 @pytest.mark.parametrize(
