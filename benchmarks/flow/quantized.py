@@ -227,8 +227,9 @@ def error_table(rows: Sequence[QuantizedRow]) -> Table:
 
 def time_table(rows: Sequence[QuantizedRow]) -> Table:
     """Minimum and median of each version, in milliseconds."""
-    names = list(rows[0].times)
-    lines = [[n, *("{:.3f} / {:.3f}".format(*r.times[n]) for r in rows)] for n in names]
+    # not every peer runs every network
+    names = dict.fromkeys(n for r in rows for n in r.times)
+    lines = [[n, *("{:.3f} / {:.3f}".format(*r.times[n]) if n in r.times else "" for r in rows)] for n in names]
     return Table(["minimum / median, ms", *(f"{r.network}, batch {r.batch}" for r in rows)], lines)
 
 
