@@ -39,7 +39,9 @@ def test_tables() -> None:
     rows = [
         QuantizedRow("mlp", batch, 3, {}, {"max": 0.0123, "mse": 0.5}, {"Mirage": (1.0, 2.0), "PyTorch": (0.25, 0.5)})
         for batch in (1, 64)
-    ] + [QuantizedRow("resnet-18", 1, 1, {"convolution": 20}, {"max": 0.01, "mse": 0.02}, {"Mirage": (3, 4), "ONNX Runtime": (5, 6)})]
+    ]
+    peers = {"Mirage": (3.0, 4.0), "ONNX Runtime": (5.0, 6.0)}
+    rows.append(QuantizedRow("resnet-18", 1, 1, {"convolution": 20}, {"max": 0.01, "mse": 0.02}, peers))
     errors, times = error_table(rows), time_table(rows)
     assert errors.header == ["scheme", "mlp", "resnet-18"]
     assert errors.rows == [
