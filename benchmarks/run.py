@@ -10,11 +10,11 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -155,43 +155,49 @@ def _flow(run: _Run) -> None:
         run.page.write({"flow": section(rows)}, {"flow": as_rows(rows)})
 
 
+def _row_by_row(
+    run: _Run, part: str, kind: type[Any], rows: Iterable[Any], key: Callable[[Any], Any], section: Callable[[Any], str]
+) -> None:
+    """Writes rows of a kind by their keys, each when it is measured; those of other keys stay, where they tell as much."""
+    fields = {f.name for f in dataclasses.fields(kind)}
+    for row in rows:
+        kept = [kind(**r) for r in run.page.rows(part) if set(r) == fields]
+        found = sorted([*(r for r in kept if key(r) != key(row)), row], key=key)
+        run.page.write({part: section(found)}, {part: as_rows(found)})
+
+
+# the peers of the following parts need torch and ONNX Runtime, which other parts do without
+
+
 def _networks(run: _Run) -> None:
-    """Writes the rows of each network when they are measured; those of other networks stay, where they tell as much."""
-    # needs torch, which other parts do without
     from benchmarks.flow.networks import NETWORKS, NetworkRow, measure, section
 
-    fields, order = {f.name for f in dataclasses.fields(NetworkRow)}, list(NETWORKS)
-    for row in measure(run.names, _say):
-        kept = [NetworkRow(**r) for r in run.page.rows("networks") if set(r) == fields]
-        rows = [r for r in kept if (r.label, r.batch) != (row.label, row.batch)] + [row]
-        rows.sort(key=lambda r: (order.index(r.label), r.batch))
-        run.page.write({"networks": section(rows)}, {"networks": as_rows(rows)})
+    order = list(NETWORKS)
+    _row_by_row(run, "networks", NetworkRow, measure(run.names, _say), lambda r: (order.index(r.label), r.batch), section)
 
 
 def _quantized(run: _Run) -> None:
-    """Writes the rows of each network when they are measured; those of other networks stay."""
-    # needs torch and ONNX Runtime, which other parts do without
     from benchmarks.flow.quantized import NETWORKS, QuantizedRow, measure, section
 
     order = list(NETWORKS)
-    for row in measure(run.names, _say):
-        kept = [QuantizedRow(**r) for r in run.page.rows("quantized")]
-        rows = [r for r in kept if (r.network, r.batch) != (row.network, row.batch)] + [row]
-        rows.sort(key=lambda r: (order.index(r.network), r.batch))
-        run.page.write({"quantized": section(rows)}, {"quantized": as_rows(rows)})
+    rows = measure(run.names, _say)
+    _row_by_row(run, "quantized", QuantizedRow, rows, lambda r: (order.index(r.network), r.batch), section)
 
 
 def _relay(run: _Run) -> None:
-    """Writes the rows of each model when they are measured; those of other models stay."""
-    # needs torch, which other parts do without
     from benchmarks.flow.relay import RelayRow, measure, section
     from benchmarks.graphs.relay import MODELS
 
-    order = list(MODELS)
-    for row in measure(run.names, _say):
-        kept = [RelayRow(**r) for r in run.page.rows("relay") if r["model"] != row.model]
-        rows = sorted([*kept, row], key=lambda r: order.index(r.model))
-        run.page.write({"relay": section(rows)}, {"relay": as_rows(rows)})
+    _row_by_row(run, "relay", RelayRow, measure(run.names, _say), lambda r: list(MODELS).index(r.model), section)
+
+
+def _gradients(run: _Run) -> None:
+    from benchmarks.flow.gradients import CASES, GradientRow, gradient_table, measure
+
+    def section(rows: Sequence[GradientRow]) -> str:
+        return gradient_table(rows).markdown()
+
+    _row_by_row(run, "gradients", GradientRow, measure(run.names), lambda r: list(CASES).index(r.name), section)
 
 
 def _imports(run: _Run) -> None:
@@ -268,6 +274,7 @@ PARTS: Mapping[str, Callable[[_Run], None]] = {
     "flow": _flow,
     "networks": _networks,
     "relay": _relay,
+    "gradients": _gradients,
     "products": _products,
     "quantized": _quantized,
     "masks": _masks,

@@ -25,6 +25,8 @@ from mirage.errors import InputError, VerificationError
 from mirage.settings import num_threads
 
 OURS, COMPILED, EAGER = "Mirage", "torch.compile", "PyTorch"
+#: seconds of a compilation
+BUDGET = 30.0
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def arrays_of(case: Case, sizes: Mapping[str, int]) -> list[np.ndarray]:
     return [rng.standard_normal(t.bind(sizes)).astype(np.float32) for t in case.specs.values()]
 
 
-def measure(names: Sequence[str], budget: float, seconds: float = 2.0) -> Iterator[GradientRow]:
+def measure(names: Sequence[str] = (), budget: float = BUDGET, seconds: float = 2.0) -> Iterator[GradientRow]:
     """A row per layer; raises InputError for a name of none, and VerificationError where our gradients are not right."""
     if unknown := [n for n in names if n not in CASES]:
         raise InputError(f"--only {unknown[0]!r} is no layer; they are {', '.join(CASES)}")
@@ -151,7 +153,7 @@ def gradient_table(rows: Sequence[GradientRow]) -> Table:
 
 def main(
     only: Annotated[list[str] | None, typer.Option(help="Layers by name.")] = None,
-    budget: Annotated[float, typer.Option(help="Seconds of a compilation.")] = 30.0,
+    budget: Annotated[float, typer.Option(help="Seconds of a compilation.")] = BUDGET,
     as_json: AsJson = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="A table for a page.")] = False,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import platform
 from pathlib import Path
@@ -85,6 +86,27 @@ def test_programs_are_measured_apart(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert run("moe", "lora") == (1, ["lora", "softmax"])
     text = (tmp_path / "benchmarks.md").read_text()
     assert "| lora | a | cold | 9.0 |" in text and "| softmax | a | cold | 3.0 |" in text and "moe" not in text
+
+
+def test_rows_of_other_keys_stay(tmp_path: Path) -> None:
+    """Rows are written by their keys, each as soon as it is measured; rows with other fields tell something else, and go."""
+    (tmp_path / "benchmarks.md").write_text("<!-- cells: written by make bench -->\n<!-- end of cells -->\n")
+    page = Page(tmp_path, "A, 2 cores")
+    run = benchmarks.run._Run(page, tmp_path, [], 1.0, 1.0, 0.0)
+
+    @dataclasses.dataclass
+    class Cell:
+        name: str
+        us: float
+
+    def write(*cells: Cell) -> list[tuple[str, float]]:
+        benchmarks.run._row_by_row(run, "cells", Cell, cells, lambda c: c.name, lambda cells: f"{len(cells)} cells")
+        return [(r["name"], r["us"]) for r in page.rows("cells")]
+
+    page.write({}, {"cells": [{"name": "a", "ms": 1.0}]})
+    assert write(Cell("gru", 2.0), Cell("cnn", 1.0)) == [("cnn", 1.0), ("gru", 2.0)]
+    assert write(Cell("lstm", 4.0), Cell("cnn", 3.0)) == [("cnn", 3.0), ("gru", 2.0), ("lstm", 4.0)]
+    assert "3 cells" in (tmp_path / "benchmarks.md").read_text()
 
 
 def test_parts_that_do_not_exist() -> None:
