@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import mirage as mi
 from benchmarks.compiler.calls import allocations
+from benchmarks.compiler.pools import CachingPool, Pool, SizeClassPool, reserved_after
 from benchmarks.graphs.programs import MEASURED, GraphProgram
 from benchmarks.tables import Table
 from mirage.cache import ResultStore
 from mirage.compiler.constraints import from_bounds
 from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.compiler.memory.buffers import round_up
-from mirage.compiler.memory.pool import CachingPool, Pool, SizeClassPool, reserved_after
 from mirage.compiler.memory.static import most_live
 from mirage.compiler.memory.symbolic import plan_symbolic
 from mirage.ir.dims import evaluate

@@ -19,6 +19,8 @@ from typing import Annotated
 import typer
 
 import mirage as mi
+from benchmarks.gpu.interpret.interpreter import Interpreter
+from benchmarks.gpu.ptx import matrix_instruction
 from benchmarks.peers.peers import complain
 from benchmarks.programs import PROGRAMS, kernel_sizes, retyped
 from benchmarks.tables import Table, emit
@@ -26,9 +28,7 @@ from mirage.cli_shared import AsJson
 from mirage.errors import FormatError, InputError, MirageError
 from mirage.ir.interpret import Runner
 from mirage.ir.operator import PRODUCTS
-from mirage.kernels.cuda.compile.ptx import matrix_instruction
 from mirage.kernels.cuda.device import cuda_device
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.mugraph.graph import MuGraph, Node
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.accuracy import Trial, random_inputs

@@ -1,6 +1,6 @@
 """Wrong graphs on purpose, and what verification makes of them: `python -m benchmarks.search.mutants [--count N] [--rules]`.
 
-Graphs that the search finds for the measured programs are changed at random (`mirage.verify.mutate`). A mutant is
+Graphs that the search finds for the measured programs are changed at random (`mutate.py`). A mutant is
 malformed, or different in the random tests, or equal: then it has passed the second check, and two judges that know
 nothing of the tests are asked, the proof, and the program as written in float64 at several sizes. A mutant that float64
 tells from its program is wrong. One that is equal but not proved may be so for a reason that the exact form does not know,
@@ -26,6 +26,7 @@ from rich.console import Console
 
 import mirage as mi
 from benchmarks.programs import PROGRAMS
+from benchmarks.search.mutate import CHANGES, mutants
 from benchmarks.search.rewrite_programs import PROGRAMS as REWRITES
 from benchmarks.tables import Table, emit
 from mirage.cli_shared import AsJson
@@ -42,7 +43,6 @@ from mirage.search.generate import generate, plan_by_plan
 from mirage.search.options import SearchOptions
 from mirage.search.rewriting import Rewriting
 from mirage.verify.equivalence import Verifier
-from mirage.verify.mutate import CHANGES, mutants
 from mirage.verify.proof import prove
 from mirage.verify.rules.rewritten import prove_by_rules
 from mirage.verify.sizes import draw_schedule

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import mirage as mi
+from benchmarks.gpu.interpret.interpreter import Interpreter
 from benchmarks.graphs.programs import GraphProgram
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from tests.kernels.cuda.strict_lab import StrictLab
 
 TARGET = "cuda:sm_90"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import mirage as mi
+from benchmarks.search.mutate import mutants
 from mirage.ir.axes import AxisProgram, to_axes
 from mirage.mugraph.canonical import COMMUTATIVE, most_parallel, structure_key, without_loops
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 from mirage.mugraph.validate import validate
-from mirage.verify.mutate import mutants
 from mirage.verify.proof import prove
 from tests.mugraph.graphs import CASES, block, flash_attention, flash_decoding, gated, joined, kernel, mugraph
 

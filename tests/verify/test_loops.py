@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from benchmarks.search.mutants import judged
+from benchmarks.search.mutate import mutants
 from mirage.ir.axes import AxisNode, to_axes
 from mirage.ir.operator import reduced_axes, reduced_parts
 from mirage.ir.program import ProgramBuilder
@@ -23,7 +24,6 @@ from mirage.mugraph.validate import validate
 from mirage.search.algebras import Algebras
 from mirage.verify.bounds import read_terms
 from mirage.verify.equivalence import Verifier
-from mirage.verify.mutate import mutants
 from mirage.verify.proof import prove, prove_programs
 from mirage.verify.safety import degree_violation
 from tests.mugraph.graphs import Case, L, P, S, W, accumulate, block, kernel, mugraph, node, one, reads

@@ -12,13 +12,13 @@ from random import Random
 import pytest
 
 from benchmarks.search.mutants import difference_in_floats, judged
+from benchmarks.search.mutate import CHANGES, mutants
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
 from mirage.mugraph.graph import Graph, MuGraph, Ref
 from mirage.mugraph.reference import reference_graph
 from mirage.verify.equivalence import Verifier
-from mirage.verify.mutate import CHANGES, mutants
 from tests.verify.graphs import PAIRS, attention, flash, flash_decoding, replace_node
 
 #: per hand-written graph

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 import mirage as mi
+from benchmarks.search.mutate import mutants
 from mirage.errors import MirageError
 from mirage.ir.program import Program
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
@@ -17,7 +18,6 @@ from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.thread import construct_threads, thread_groups
 from mirage.mugraph.validate import validate
 from mirage.verify.equivalence import Verifier
-from mirage.verify.mutate import mutants
 from mirage.verify.proof import prove, prove_programs
 from tests.mugraph.graphs import accumulate, kernel, mugraph, node, one, reads
 from tests.mugraph.graphs import block as made

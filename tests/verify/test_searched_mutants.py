@@ -11,9 +11,9 @@ import pytest
 from benchmarks.programs import PROGRAMS
 from benchmarks.search import mutants as corpus_of
 from benchmarks.search.mutants import Mutant, by_kind, corpus, distinct, found_graphs, sources
+from benchmarks.search.mutate import CHANGES
 from mirage.ir.axes import AxisProgram
 from mirage.verify.equivalence import Verifier
-from mirage.verify.mutate import CHANGES
 from mirage.verify.rules.chain import Link
 from mirage.verify.rules.rewritten import Rewritten
 

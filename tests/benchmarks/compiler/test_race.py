@@ -15,11 +15,11 @@ import mirage as mi
 from benchmarks.compiler import dispatch, memory
 from benchmarks.compiler import race as compiler
 from benchmarks.compiler.calls import allocations, array_bytes, calls_of, inside
+from benchmarks.compiler.pools import SizeClassPool, reserved_after
 from benchmarks.graphs.programs import MEASURED, SMALL, GraphProgram
 from mirage.cache import ResultStore
 from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.compiler.memory.buffers import Buffer
-from mirage.compiler.memory.pool import SizeClassPool, reserved_after
 from mirage.errors import InputError, VerificationError
 from mirage.ir.dims import evaluate
 from mirage.runtime import program as vm

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu import static
+from benchmarks.gpu.interpret.interpreter import Interpreter
 from benchmarks.gpu.static import (
     DTYPES,
     TARGETS,
@@ -27,7 +28,6 @@ from mirage.errors import FormatError, InputError, SearchError
 from mirage.ir.types import DTYPES as TYPES
 from mirage.ir.types import epsilon
 from mirage.kernels.cuda.device import cuda_device
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from tests.mugraph.graphs import ATTENTION_SIZES, flash_attention
 
 pytest.importorskip("triton", reason="Triton compiles the kernels: pip install triton")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
+from benchmarks.gpu.interpret.interpreter import Interpreter
 from tests.kernels.cuda.lab import cupy as cupy
 from tests.kernels.cuda.lab import lab as lab
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.compile.functions import Request
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from tests.kernels.cuda.fake_cupy import FakeCupy, Launched
 
 _TYPES = {

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from benchmarks.gpu.interpret.interpreter import Interpreter
 from mirage.ir.dims import evaluate
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES, epsilon
 from mirage.kernels.cuda.emit.mugraph import emit
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule, next_power
 from mirage.mugraph.graph import MuGraph, Role
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu.interpret.interpreter import Interpreter
 from mirage.kernels.cuda import device as devices
 from mirage.kernels.cuda import target
 from mirage.kernels.cuda.compile import functions
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.launch import executable as launching
 from mirage.kernels.cuda.launch import graphs, loaded, profile
 from mirage.kernels.cuda.library import blas, operators

@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu import ptx
 from mirage.errors import CompilerError, InputError, NoCompilerError, ScheduleError, UnsafeCacheError
 from mirage.kernels.cuda.arguments import grid, scalars, typical
-from mirage.kernels.cuda.compile import functions, ptx
+from mirage.kernels.cuda.compile import functions
 from mirage.kernels.cuda.compile import kernels as compiling
 from mirage.kernels.cuda.compile.functions import compile_triton, request
 from mirage.kernels.cuda.compile.kernels import CompiledKernel, compile_all

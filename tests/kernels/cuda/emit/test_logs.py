@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.gpu.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.emit.mugraph import emit, with_descriptors
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from tests.kernels.cuda.simple import simple_schedule
 from tests.mugraph.logs import CASES, ROUNDING, SIZES, inputs, largest_error
 

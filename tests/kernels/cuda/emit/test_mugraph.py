@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import mirage as mi
+from benchmarks.gpu.interpret.interpreter import Interpreter
 from benchmarks.programs import PROGRAMS
 from mirage.errors import DTypeError, GraphError, InputError, ScheduleError
 from mirage.ir.axes import to_axes
@@ -21,7 +22,6 @@ from mirage.ir.types import tensor
 from mirage.kernels.cuda.emit.algebra import FunctionSources, TritonAlgebra, literal
 from mirage.kernels.cuda.emit.mugraph import emit
 from mirage.kernels.cuda.emitted import ArgumentKind, PredefinedStep, TritonKernel
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule
 from mirage.mugraph.graph import MuGraph, Ref
 from tests.kernels.cuda.simple import arguments, error, simple_schedule

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu.interpret.interpreter import Interpreter
 from benchmarks.programs import PROGRAMS
 from mirage.errors import ScheduleError
 from mirage.ir.dims import evaluate
@@ -16,7 +17,6 @@ from mirage.kernels.cuda.compile.functions import Request, request
 from mirage.kernels.cuda.compile.kernels import CompiledKernel, compile_all
 from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.emit.mugraph import emit, with_descriptors
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.model.cost import CudaModel
 from mirage.kernels.cuda.schedules.layouts import with_layouts
 from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule

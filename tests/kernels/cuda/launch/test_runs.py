@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.gpu import ptx
+from benchmarks.gpu.interpret.interpreter import Interpreter
 from mirage.ir.interpret import run_reference
 from mirage.ir.types import DTYPES
 from mirage.kernels.cuda.arguments import typical
-from mirage.kernels.cuda.compile import ptx
 from mirage.kernels.cuda.compile.functions import request
 from mirage.kernels.cuda.compile.kernels import CompiledKernel, compile_all
 from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.emit.mugraph import emit
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.launch import executable as launching
 from mirage.kernels.cuda.launch.executable import CudaExecutable
 from tests.kernels.cuda.interpreted import Interpreted

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.gpu.interpret.interpreter import Interpreter
 from mirage.errors import ScheduleError
 from mirage.kernels import copies
 from mirage.kernels.cuda.arguments import contiguous, shapes
 from mirage.kernels.cuda.arguments import described as is_described
 from mirage.kernels.cuda.device import DEVICES, cuda_device
 from mirage.kernels.cuda.emit.mugraph import emit, with_descriptors
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.launch.executable import CudaExecutable
 from mirage.kernels.cuda.model.extents import SPECIALIZED
 from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule

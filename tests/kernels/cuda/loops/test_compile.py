@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from benchmarks.gpu.ptx import load_bytes, store_bytes
 from mirage.errors import CompilerError
 from mirage.ir.loops.parse import parse_loops
 from mirage.kernels.cuda.compile.functions import Request
 from mirage.kernels.cuda.compile.kernels import CompiledKernel
-from mirage.kernels.cuda.compile.ptx import load_bytes, store_bytes
 from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.loops import together
 from mirage.kernels.cuda.loops.emit import emit

@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from benchmarks.gpu.interpret.interpreter import Interpreter
 from mirage.ir import functions as fns
 from mirage.ir.functions import FUNCTIONS
 from mirage.ir.loops.parse import parse_loops
@@ -14,9 +15,8 @@ from mirage.ir.loops.program import compute, operands, single
 from mirage.ir.loops.scalars import apply
 from mirage.ir.types import tensor
 from mirage.kernels.cuda.device import DEVICES
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
-from mirage.kernels.cuda.loops.interpret import interpret
 from mirage.kernels.cuda.loops.versions import LoopVersions
+from tests.kernels.cuda.loops.interpret import interpret
 
 EDGES = [
     0,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.gpu.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.device import DEVICES
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.loops.versions import LoopVersions
 from tests.ir.loops.random_programs import SIZES, RandomProgram
 from tests.kernels.cuda.loops.variants import Parts, compare, variants

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.gpu.interpret.interpreter import Interpreter
 from mirage.errors import DeviceError, InputError
 from mirage.ir.loops.interpret import run_loops
 from mirage.ir.loops.lower import lower_operator
 from mirage.ir.operator import get_operator
 from mirage.ir.types import DTYPES, ELEMENTS, tensor
 from mirage.kernels.cuda.device import DEVICES
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.launch import loaded
 from mirage.kernels.cuda.launch.arrays import DeviceArray
 from mirage.kernels.cuda.loops.kernel import CudaLoopKernel

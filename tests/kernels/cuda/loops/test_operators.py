@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.gpu.interpret.interpreter import Interpreter
 from mirage.ir.types import epsilon
 from mirage.kernels.cuda.device import DEVICES
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.loops.versions import LoopVersions
 from tests.ir.loops.operators import FIRST, LOWERED, lowered, trials
 from tests.ir.operators.cases import SIZES, Case

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.gpu.interpret.interpreter import Interpreter
 from mirage.errors import InputError
 from mirage.ir.loops.interpret import run_loops
 from mirage.ir.loops.parse import parse_loops
 from mirage.ir.loops.program import LoopProgram
 from mirage.kernels.cuda.device import DEVICES
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
-from mirage.kernels.cuda.loops.interpret import interpret
 from mirage.kernels.cuda.loops.versions import LoopVersions
 from tests.ir.loops.programs import inputs, programs, reduced
+from tests.kernels.cuda.loops.interpret import interpret
 from tests.kernels.cuda.loops.variants import Parts, compare, variants
 
 FEW = [{"b": 2, "n": 5, "m": 7, "k": 3}, {"b": 1, "n": 1, "m": 1, "k": 1}, {"b": 1, "n": 0, "m": 4, "k": 2}]

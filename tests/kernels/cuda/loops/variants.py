@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from benchmarks.gpu.interpret.interpreter import Interpreter
 from mirage.ir.dims import Dim
 from mirage.ir.types import DTYPES
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.loops.emit import EmittedLoops, emit
-from mirage.kernels.cuda.loops.interpret import interpret
 from mirage.kernels.cuda.loops.schedule import LoopSchedule
 from mirage.kernels.cuda.loops.structure import Kernel
 from mirage.kernels.cuda.loops.versions import LoopVersions
+from tests.kernels.cuda.loops.interpret import interpret
 
 
 class Parts:

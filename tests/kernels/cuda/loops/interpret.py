@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from benchmarks.gpu.interpret.interpreter import Interpreter
 from mirage.ir.dim_values import value_at
 from mirage.ir.types import ELEMENTS
 from mirage.kernels.cuda.arguments import grid
 from mirage.kernels.cuda.emitted import ArgumentKind
-from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.loops.emit import EmittedLoops
 from mirage.kernels.cuda.loops.frame import FAILURES
 

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from benchmarks.compiler.pools import CachingPool, Pool, SizeClassPool, replay, reserved_after
 from mirage.compiler.memory.buffers import Buffer
 from mirage.compiler.memory.plan import plan
-from mirage.compiler.memory.pool import CachingPool, Pool, SizeClassPool, replay, reserved_after
 from mirage.ir.dims import evaluate, to_dim
 from tests.compiler.memory.sizes import Signs
 
