@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.tables import Table
 from mirage.frontends.aten import products
-from mirage.kernels.cpu.launch.linear import FEW, linear
+from mirage.kernels.cpu.launch.linear import FEW, matmul
 from mirage.kernels.profile import settle
 from mirage.settings import num_threads
 from mirage.torch.threads import on_torch_threads
@@ -70,10 +70,11 @@ def _runs(
     wide = weights[0].T if transposed else weights[0]
     out, given = np.empty((len(x), wide.shape[1]), np.float32), torch.from_numpy(x)
     tensors = [torch.from_numpy(w).t() if transposed else torch.from_numpy(w) for w in weights]
-    linear(x, weights[0], out, transposed=transposed)
+    right = (1, 0) if transposed else ()
+    matmul([x, weights[0]], [out], right=right)
     np.testing.assert_allclose(out, x.astype(np.float64) @ wide, rtol=0, atol=1e-2)
     return {
-        OURS: lambda k: linear(x, weights[k], out, transposed=transposed),
+        OURS: lambda k: matmul([x, weights[k]], [out], right=right),
         PACKED: lambda k: torch.ops.mkldnn._linear_pointwise(given, packed[k], None, "none", [], ""),
         PLAIN: lambda k: torch.mm(given, tensors[k], out=torch.from_numpy(out)),
     }

@@ -16,7 +16,8 @@ from mirage.runtime.steps import Steps
 
 #: library functions, and what prepares launches of them
 _LIBRARY: Mapping[str, Callable[..., Launch | None]] = {
-    "blas.matmul": linear.prepare,
+    "blas.contraction": linear.prepare_contraction,
+    "blas.matmul": linear.prepare_matmul,
     "cpu.convolution": convolution.prepare,
     "cpu.grouped_matmul": grouped.prepare,
     "cpu.quantize": quantize.prepare,

@@ -1,4 +1,4 @@
-/* Products of rows with a matrix as it lies, which a call of few rows reads from memory once. */
+/* Products of matrices as they lie, one or a batch of them, and what is added to them; a call of few rows reads a weight once. */
 #define MI_REAL float
 #include "mirage_gemm.h"
 #include "mirage_pool.h"
@@ -13,85 +13,86 @@
 #define PANEL (8 * MI_W)         /* columns of the widest blocks of a matrix in the caches */
 #define DEPTH 768                /* of a copy of [n,k], for more rows: where rows lie whole pages apart, they share lines of the */
 #define LINE (DEPTH + MI_W)      /* first cache, but not in the copy */
-
-typedef struct {
-    ptrdiff_t m, k, n, columns, parts; /* columns per cell, and cells along them */
-    const mi_real *x, *w, *bias;
-    mi_real *out;
-    int transposed, accumulate, resident; /* `resident`: w is in the caches, where a call before has read it */
-} product;
-
-static void multiply(void *args, long index, int thread, void *scratch)
-{
-    (void)thread;
-    const product *p = args;
-    const ptrdiff_t from = index % p->parts * p->columns, left = p->n - from, n = left < p->columns ? left : p->columns;
-    const ptrdiff_t row = index / p->parts * ROWS, rest = p->m - row, m = rest < ROWS ? rest : ROWS;
-    const mi_real *x = p->x + row * p->k;
-    mi_real *out = p->out + row * p->n + from;
-    if (p->transposed && m > FEW) {
-        for (ptrdiff_t at = 0; at < p->k || !at; at += DEPTH) {
-            const ptrdiff_t more = p->k - at, k = more < DEPTH ? more : DEPTH;
-            for (ptrdiff_t j = 0; j < n; j++) {
-                memcpy((mi_real *)scratch + j * LINE, p->w + (from + j) * p->k + at, (size_t)k * sizeof(mi_real));
-            }
-            mi_gemm_dot(m, k, n, x + at, p->k, scratch, LINE, out, p->n, p->accumulate || at);
-        }
-    } else if (p->transposed) {
-        mi_gemm_dot(m, p->k, n, x, p->k, p->w + from * p->k, p->k, out, p->n, p->accumulate);
-    } else if (m <= FEW && !p->resident) mi_gemm_stream(m, p->k, n, x, p->k, 1, p->w + from, p->n, out, p->n, p->accumulate);
-    else mi_gemm_outer(m, p->k, n, x, p->k, 1, p->w + from, p->n, out, p->n, p->accumulate);
-    if (!p->bias) return;
-    for (ptrdiff_t i = 0; i < m; i++) {
-        for (ptrdiff_t j = 0; j < n; j++) out[i * p->n + j] += p->bias[from + j];
-    }
-}
-
-static int run_in_cells(product p, int n_threads, mi_pool_run_fn *run)
-{
-    /* runs of a row are as long as threads allow, and the cells of a matrix that is read row by row no larger than a block */
-    const ptrdiff_t depth = p.m > FEW && p.k > DEPTH ? DEPTH : p.k > 0 ? p.k : 1;
-    const ptrdiff_t share = p.n / n_threads, block = BLOCK_BYTES / (ptrdiff_t)sizeof(mi_real) / depth;
-    p.columns = ((p.transposed && block < share ? block : share) / MI_W + 1) * MI_W;
-    if (p.resident && !p.transposed) p.columns = (p.n + n_threads * PANEL - 1) / (n_threads * PANEL) * PANEL;
-    if (p.m > FEW && p.columns > COLUMNS) p.columns = COLUMNS;
-    p.parts = (p.n + p.columns - 1) / p.columns;
-    const ptrdiff_t bands = (p.m + ROWS - 1) / ROWS;
-    const size_t bytes = p.transposed && p.m > FEW ? (size_t)(p.columns * LINE) * sizeof(mi_real) : 0;
-    return run(multiply, &p, bands * p.parts, n_threads, bytes);
-}
-
-/* out[m,n] = x[m,k] w + bias[n], or out += x w where it is to `accumulate`; w is [n,k] if it is `transposed`, else [k,n], and
- * bias may be NULL. By `run`, mi_pool_run; its status. */
-int mi_linear(
-    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, const mi_real *w, const mi_real *bias, mi_real *out,
-    int transposed, int accumulate, int n_threads, mi_pool_run_fn *run)
-{
-    return run_in_cells((product){m, k, n, 0, 0, x, w, bias, out, transposed, accumulate, 0}, n_threads, run);
-}
+#define BATCH_DIMS 4
 
 /* From so many products of numbers, or numbers to read, another thread's help is worth the wait for it: some 5 us of work. */
 #define SHARED_WORK (320 * 1024)
 #define SHARED_READ (128 * 1024)
 
-/* A product that is made again and again: out[m,n] = x[m,k] w + added, which is NULL, bias[n], or [m,n] if it is `whole`. */
+/* out[i,j] = sum_t x[i,t] w[t,j] + added, for m rows, n columns and k terms, once for every index of the batch dims.
+ *
+ * Element [i,t] of x is at i * x_row + t * x_term; [t,j] of w at t * w_row + j, or, if it is `transposed`, at j * w_row + t, and
+ * then x_term is 1; [i,j] of out at i * out_row + j. Along batch dim d of `sizes[d]`, each is so many elements further on.
+ * `added` is NULL, n numbers for every row, or a tensor laid out as out if it is `whole`; then relu, if it is wanted. */
 typedef struct {
     const mi_real *x, *w, *added;
     mi_real *out;
-    ptrdiff_t m, k, n;
-    int transposed, whole, relu;
-} prepared;
+    ptrdiff_t m, k, n, x_row, x_term, w_row, out_row;
+    ptrdiff_t sizes[BATCH_DIMS], x_step[BATCH_DIMS], w_step[BATCH_DIMS], out_step[BATCH_DIMS];
+    int dims, transposed, whole, relu;
+    int resident; /* w is in the caches, where a call before has read it */
+} products;
 
-int mi_linear_prepared(prepared *p, mi_pool_run_fn *run, int n_threads)
+typedef struct {
+    const products *of;
+    ptrdiff_t columns, parts, bands; /* columns per cell, and cells along columns and rows */
+} cells;
+
+static void multiply(void *args, long index, int thread, void *scratch)
 {
-    if (p->m * p->k * p->n < SHARED_WORK && p->k * p->n < SHARED_READ) n_threads = 1;
-    if (p->whole) memcpy(p->out, p->added, (size_t)(p->m * p->n) * sizeof(mi_real));
-    const mi_real *bias = p->whole ? NULL : p->added;
-    const product all = {p->m, p->k, p->n, 0, 0, p->x, p->w, bias, p->out, p->transposed, p->whole, 1};
-    const int status = run_in_cells(all, n_threads, run);
-    /* NaN stays */
-    for (ptrdiff_t i = 0; p->relu && i < p->m * p->n; i++) p->out[i] = p->out[i] < 0 ? 0 : p->out[i];
-    return status;
+    (void)thread;
+    const cells *c = args;
+    const products *p = c->of;
+    const ptrdiff_t part = index % c->parts, band = index / c->parts % c->bands;
+    const ptrdiff_t from = part * c->columns, left = p->n - from, n = left < c->columns ? left : c->columns;
+    const ptrdiff_t row = band * ROWS, rest = p->m - row, m = rest < ROWS ? rest : ROWS;
+    ptrdiff_t x_at = row * p->x_row, w_at = from * (p->transposed ? p->w_row : 1), out_at = row * p->out_row + from;
+    ptrdiff_t batch = index / c->parts / c->bands;
+    for (int d = p->dims; d--; batch /= p->sizes[d]) {
+        const ptrdiff_t i = batch % p->sizes[d];
+        x_at += i * p->x_step[d], w_at += i * p->w_step[d], out_at += i * p->out_step[d];
+    }
+    const mi_real *x = p->x + x_at, *w = p->w + w_at;
+    mi_real *out = p->out + out_at;
+    for (ptrdiff_t i = 0; p->whole && i < m; i++) {
+        memcpy(out + i * p->out_row, p->added + out_at + i * p->out_row, (size_t)n * sizeof(mi_real));
+    }
+    if (p->transposed && m > FEW) {
+        for (ptrdiff_t at = 0; at < p->k || !at; at += DEPTH) {
+            const ptrdiff_t more = p->k - at, k = more < DEPTH ? more : DEPTH;
+            for (ptrdiff_t j = 0; j < n; j++) {
+                memcpy((mi_real *)scratch + j * LINE, w + j * p->w_row + at, (size_t)k * sizeof(mi_real));
+            }
+            mi_gemm_dot(m, k, n, x + at, p->x_row, scratch, LINE, out, p->out_row, p->whole || at);
+        }
+    } else if (p->transposed) mi_gemm_dot(m, p->k, n, x, p->x_row, w, p->w_row, out, p->out_row, p->whole);
+    else if (m <= FEW && !p->resident) mi_gemm_stream(m, p->k, n, x, p->x_row, p->x_term, w, p->w_row, out, p->out_row, p->whole);
+    else mi_gemm_outer(m, p->k, n, x, p->x_row, p->x_term, w, p->w_row, out, p->out_row, p->whole);
+    const mi_real *bias = p->added && !p->whole ? p->added + from : NULL;
+    for (ptrdiff_t i = 0; i < m && (bias || p->relu); i++) {
+        mi_real *line = out + i * p->out_row;
+        for (ptrdiff_t j = 0; bias && j < n; j++) line[j] += bias[j];
+        /* NaN stays */
+        for (ptrdiff_t j = 0; p->relu && j < n; j++) line[j] = line[j] < 0 ? 0 : line[j];
+    }
+}
+
+/* By `run`, mi_pool_run; its status. */
+int mi_products(const products *p, mi_pool_run_fn *run, int n_threads)
+{
+    ptrdiff_t batch = 1;
+    for (int d = 0; d < p->dims; d++) batch *= p->sizes[d];
+    if (batch * p->m * p->k * p->n < SHARED_WORK && batch * p->k * p->n < SHARED_READ) n_threads = 1;
+    /* runs of a row are as long as threads allow, and the cells of a matrix that is read row by row no larger than a block */
+    const ptrdiff_t threads = batch < 2 * n_threads ? n_threads : 1;
+    const ptrdiff_t depth = p->m > FEW && p->k > DEPTH ? DEPTH : p->k > 0 ? p->k : 1;
+    const ptrdiff_t share = p->n / threads, block = BLOCK_BYTES / (ptrdiff_t)sizeof(mi_real) / depth;
+    cells c = {p, ((p->transposed && block < share ? block : share) / MI_W + 1) * MI_W, 0, (p->m + ROWS - 1) / ROWS};
+    if (p->resident && !p->transposed) c.columns = (p->n + threads * PANEL - 1) / (threads * PANEL) * PANEL;
+    if (p->m > FEW && c.columns > COLUMNS) c.columns = COLUMNS;
+    c.parts = (p->n + c.columns - 1) / c.columns;
+    const size_t bytes = p->transposed && p->m > FEW ? (size_t)(c.columns * LINE) * sizeof(mi_real) : 0;
+    return run(multiply, &c, batch * c.parts * c.bands, n_threads, bytes);
 }
 
 /* Products of rows in groups, each with a matrix of its own. */
@@ -127,9 +128,11 @@ int mi_grouped(grouped *g, mi_pool_run_fn *run, int n_threads)
         const mi_real *x = g->x + from * g->k, *w = g->w + j * g->k * g->n;
         from = end;
         if (!m || !g->n) continue;
-        const int threads = m * g->k * g->n < SHARED_WORK && g->k * g->n < SHARED_READ ? 1 : n_threads;
-        const product one = {m, g->k, g->n, 0, 0, x, w, NULL, g->out + (end - m) * g->n, g->transposed, 0, 0};
-        const int status = run_in_cells(one, threads, run);
+        const products one = {
+            .x = x, .w = w, .out = g->out + (end - m) * g->n, .m = m, .k = g->k, .n = g->n, .x_row = g->k, .x_term = 1,
+            .w_row = g->transposed ? g->k : g->n, .out_row = g->n, .transposed = g->transposed,
+        };
+        const int status = mi_products(&one, run, n_threads);
         if (status) return status;
     }
     return 0;

@@ -12,7 +12,7 @@ import numpy as np
 from mirage.errors import MirageError
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.compile.shipped import HEADERS
-from mirage.kernels.cpu.launch.linear import linear
+from mirage.kernels.cpu.launch.linear import matmul
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.pages import in_large_pages
 from mirage.kernels.cpu.launch.pool import run_address
@@ -110,9 +110,7 @@ def library(
         return
     real = w.astype(np.float32)
     real = (real.reshape(-1, group, n) * wide[:, None]).reshape(k, n) if group else real * wide
-    linear(x, np.ascontiguousarray(real), out, transposed=False, bias=added[0] if bias else None)
-    if relu:
-        np.maximum(out, np.float32(0), out=out)
+    matmul([x, np.ascontiguousarray(real), *added], outputs, bias=bias, relu=relu)
 
 
 #: the functions that programs may call without registering them: of libraries, and packed ones

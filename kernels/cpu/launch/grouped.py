@@ -12,9 +12,9 @@ import numpy as np
 from mirage.errors import MirageError
 from mirage.ir.operator import get_operator
 from mirage.ir.operators.grouped import wrong_ends
-from mirage.kernels.cpu.launch import linear
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.pool import run_address
+from mirage.kernels.cpu.launch.products import library as products
 from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
 from mirage.settings import num_threads
 
@@ -35,7 +35,7 @@ class _Arguments(ctypes.Structure):
 
 @functools.cache
 def _function() -> Callable[..., int]:
-    function = linear.library().mi_grouped
+    function = products().mi_grouped
     function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int], ctypes.c_int
     return function
 
@@ -90,7 +90,7 @@ def prepare(
     if args is None:
         return None
     pointers = tuple((field(args, name), place) for place, name in enumerate(("x", "w", "ends", "out")))
-    run, rows = launcher(linear.library().mi_grouped), args.m
+    run, rows = launcher(products().mi_grouped), args.m
     return Launch(run, ctypes.addressof(args), pointers, lambda status: _error(status, rows), args)
 
 

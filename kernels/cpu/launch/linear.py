@@ -1,124 +1,77 @@
-"""Products with a weight as it lies, on the threads of the pool.
+"""Products and contractions of float32 on the threads of the pool.
 
-With few rows, reading the weight from memory takes longer than computing with it, so that nothing is gained by a packed copy of
-it. With more rows they save a program from threads of two kinds: those of BLAS stay awake for a while after a product, and
-kernels wait for them.
+With few rows, reading a weight from memory takes longer than computing with it, so that nothing is gained by a packed copy of
+it. With more rows, and for batches, they save a program from threads of two kinds: those of BLAS stay awake for a while after a
+product, and kernels wait for them.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
-from mirage.errors import MirageError
 from mirage.kernels import blas
-from mirage.kernels.cpu.compile import toolchain
-from mirage.kernels.cpu.compile.shipped import HEADERS
-from mirage.kernels.cpu.emit.matmul import product_parts
-from mirage.kernels.cpu.launch.memory import address
-from mirage.kernels.cpu.launch.pool import run_address
+from mirage.kernels.cpu.launch.products import Arranged, Axis, Products, arranged, library, strides
 from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
-from mirage.settings import num_threads
 
 #: rows up to which these are faster than products of packed weights (`python -m benchmarks.run products`)
 FEW = 4
 
-
-class _Prepared(ctypes.Structure):
-    """`prepared` of linear.c."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "w", "added", "out")),
-        *((name, ctypes.c_ssize_t) for name in ("m", "k", "n")),
-        *((name, ctypes.c_int) for name in ("transposed", "whole", "relu")),
-    )
-
-
-@functools.cache
-def library() -> ctypes.CDLL:
-    """What linear.c compiles to; raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`."""
-    source = (HEADERS / "linear.c").read_text(encoding="utf-8")
-    return toolchain.load(toolchain.compile(source, name="linear", parts=product_parts("float32")))
-
-
-@functools.cache
-def _function() -> Callable[..., int]:
-    function = library().mi_linear
-    function.argtypes = [*[ctypes.c_ssize_t] * 3, *[ctypes.c_void_p] * 4, *[ctypes.c_int] * 3, ctypes.c_void_p]
-    function.restype = ctypes.c_int
-    return function
-
-
-def linear(
-    x: np.ndarray,
-    w: np.ndarray,
-    out: np.ndarray,
-    *,
-    transposed: bool,
-    bias: np.ndarray | None = None,
-    accumulate: bool = False,
-) -> None:
-    """Write x[..., k] @ w[k, n], or x @ w[n, k].T where it is `transposed`, plus bias[n] to out[..., n]: C-contiguous float32.
-
-    With `accumulate`, it is added to what is there.
-
-    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory.
-    """
-    n, k = out.shape[-1], x.shape[-1]
-    rows = out.size // n if n else 0
-    if not rows:
-        return
-    given = address(x), address(w), 0 if bias is None else address(bias), address(out)
-    if _function()(rows, k, n, *given, transposed, accumulate, num_threads(), run_address()):
-        raise MirageError(f"there is no memory for a product of {rows} rows; use smaller sizes")
+_Arrays = Sequence[np.ndarray]
+_Shape = tuple[int, ...]
+_T = TypeVar("_T")
 
 
 def matmul(
-    inputs: Sequence[np.ndarray],
-    outputs: Sequence[np.ndarray],
+    inputs: _Arrays,
+    outputs: _Arrays,
     *,
     left: Sequence[int] = (),
     right: Sequence[int] = (),
     bias: bool = False,
     relu: bool = False,
 ) -> None:
-    """What `mirage.kernels.blas.matmul` computes: here where the second operand is a matrix of float32, else by that."""
-    if not _fits(inputs, outputs, left, bias):
+    """What `mirage.kernels.blas.matmul` computes: here where all is float32, else by that.
+
+    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory.
+    """
+    x, w, *added = inputs
+    (out,) = outputs
+    found = _of_matrices(x.shape, w.shape, out.shape, tuple(left), tuple(right)) if _is_float32(inputs, outputs) else None
+    if found is None:
         return blas.matmul(inputs, outputs, left=left, right=right, bias=bias, relu=relu)
-    x, y, *added = inputs
-    (out,) = outputs
-    summand: Any = added[0] if bias else None
-    per_column = bias and _per_column(summand, out)
-    rows = np.ascontiguousarray(x.transpose(left)) if left else x
-    if bias and not per_column:
+    products = Products.from_buffer_copy(found.products)
+    products.relu = relu
+    summand = added[0] if bias else None
+    if summand is not None and not _fits(products, summand, out):
+        # it is added to what is in the result
         out[...] = summand
-    vector, rest = (summand, False) if per_column else (None, bias)
-    linear(rows, y, out, transposed=tuple(right) == (1, 0), bias=vector, accumulate=rest)
-    if relu:
-        np.maximum(out, np.float32(0), out=out)
+        summand, products.whole = out, True
+    first, second = _exchanged((x, w), found)
+    products.run(first, second, out, summand)
 
 
-def _per_column(summand: np.ndarray, out: np.ndarray) -> bool:
-    return bool(summand.ndim and summand.size == out.shape[-1] == summand.shape[-1])
+def contraction(
+    inputs: _Arrays, outputs: _Arrays, *, left: Sequence[int], right: Sequence[int], result: Sequence[int]
+) -> None:
+    """What `mirage.kernels.blas.contraction` computes: here where all is float32, else by that. Raises as `matmul`."""
+    shapes = [a.shape for a in (*inputs, *outputs)]
+    if not _is_float32(inputs, outputs):
+        return blas.contraction(inputs, outputs, left=left, right=right, result=result)
+    found = _of_labels(*shapes, tuple(left), tuple(right), tuple(result))
+    if found is None:
+        return blas.contract(_copied, inputs, outputs, left=left, right=right, result=result)
+    first, second = _exchanged(inputs, found)
+    found.products.run(first, second, outputs[0])
 
 
-def _fits(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], left: Sequence[int], bias: bool) -> bool:
-    """Whether the product is one of rows with a matrix of float32, to which a row, or a matrix, may be added."""
-    x, y, *added = inputs
-    (out,) = outputs
-    if not all(a.dtype == np.float32 for a in (*inputs, out)) or y.ndim != 2 or x.ndim < 2:
-        return False
-    in_order = not left or left[-1] == x.ndim - 1
-    return in_order and not (bias and added[0].shape != out.shape and not _per_column(added[0], out))
-
-
-def prepare(
-    inputs: Sequence[np.ndarray],
-    outputs: Sequence[np.ndarray],
+def prepare_matmul(
+    inputs: _Arrays,
+    outputs: _Arrays,
     *,
     left: Sequence[int] = (),
     right: Sequence[int] = (),
@@ -130,17 +83,84 @@ def prepare(
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`; the launch fails with MirageError without
     memory.
     """
-    if not _fits(inputs, outputs, left, bias) or left:
-        return None
-    x, _, *added = inputs
+    x, w, *added = inputs
     (out,) = outputs
-    n, k = out.shape[-1], x.shape[-1]
-    whole = bias and not _per_column(added[0], out)
-    args = _Prepared(0, 0, 0, 0, out.size // n if n else 0, k, n, tuple(right) == (1, 0), whole, relu)
-    names = ("x", "w", *["added"] * bias, "out")
+    found = _of_matrices(x.shape, w.shape, out.shape, tuple(left), tuple(right)) if _is_float32(inputs, outputs) else None
+    if found is None:
+        return None
+    args = Products.from_buffer_copy(found.products)
+    if bias and not _fits(args, added[0], out):
+        return None
+    args.relu = relu
+    return _launch(args, found, bias)
+
+
+def prepare_contraction(
+    inputs: _Arrays, outputs: _Arrays, *, left: Sequence[int], right: Sequence[int], result: Sequence[int]
+) -> Launch | None:
+    """The same of `contraction`."""
+    shapes = [a.shape for a in (*inputs, *outputs)]
+    found = _of_labels(*shapes, tuple(left), tuple(right), tuple(result)) if _is_float32(inputs, outputs) else None
+    return None if found is None else _launch(Products.from_buffer_copy(found.products), found, False)
+
+
+def _launch(args: Products, found: Arranged, bias: bool) -> Launch:
+    # what is prepared is run again, and finds its operands where it left them
+    args.resident = True
+    names = (*_exchanged(("x", "w"), found), *["added"] * bias, "out")
     pointers = tuple((field(args, name), place) for place, name in enumerate(names))
+    return Launch(launcher(library().mi_products), ctypes.addressof(args), pointers, lambda status: args.error(), args)
 
-    def error(status: int) -> Exception:
-        return MirageError(f"there is no memory for a product of {args.m} rows; use smaller sizes")
 
-    return Launch(launcher(library().mi_linear_prepared), ctypes.addressof(args), pointers, error, args)
+def _exchanged(of: Sequence[_T], found: Arranged) -> Sequence[_T]:
+    """The operands, or what stands for them, as the products take them."""
+    return of[::-1] if found.swapped else of
+
+
+def _is_float32(inputs: _Arrays, outputs: _Arrays) -> bool:
+    return all(a.dtype == np.float32 for a in (*inputs, *outputs))
+
+
+def _fits(args: Products, added: np.ndarray, out: np.ndarray) -> bool:
+    """Whether the products add a tensor themselves, which is noted there: one like the result, or a row of it."""
+    args.whole = added.shape == out.shape
+    return bool(args.whole or (added.ndim and added.size == out.shape[-1] == added.shape[-1] == args.n))
+
+
+def _copied(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The batched product of x[..., m, k] and w[..., k, n], of copies in the order that it takes."""
+    out = np.empty((*x.shape[:-1], w.shape[-1]), np.float32)
+    matmul([np.ascontiguousarray(x), np.ascontiguousarray(w)], [out])
+    return out
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_matrices(x: _Shape, w: _Shape, out: _Shape, left: _Shape, right: _Shape) -> Arranged | None:
+    """The products of a `matmul` of tensors of these shapes, with the permutations that the operands are read through."""
+    if min(len(x), len(w)) < 2:
+        return None
+    sizes, steps = [], []
+    for shape, order in ((x, left), (w, right)):
+        moved = strides(shape)
+        order = order or tuple(range(len(shape)))
+        sizes.append([shape[i] for i in order])
+        # a dim of size 1 broadcasts
+        steps.append([moved[i] if shape[i] != 1 else 0 for i in order])
+    (xs, ws), os = steps, strides(out)
+    rank = len(out) - 2
+    missing = [[0] * (rank + 2 - len(s)) for s in steps]
+    axes = [Axis(*a) for a in zip(out, missing[0] + xs, missing[1] + ws, os, strict=True)][:rank]
+    axes += Axis(out[-2], xs[-2], 0, os[-2]), Axis(out[-1], 0, ws[-1], os[-1]), Axis(sizes[0][-1], xs[-1], ws[-2], 0)
+    return arranged(axes)
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_labels(x: _Shape, w: _Shape, out: _Shape, left: _Shape, right: _Shape, result: _Shape) -> Arranged | None:
+    """The products of a `contraction` of tensors of these shapes."""
+    sizes: dict[int, int] = {}
+    steps: list[dict[int, int]] = []
+    for shape, labels in ((x, left), (w, right), (out, result)):
+        moved = {v: s for v, s in zip(labels, strides(shape), strict=True) if v >= 0}
+        sizes |= {v: n for v, n in zip(labels, shape, strict=True) if v >= 0}
+        steps.append(moved)
+    return arranged([Axis(n, *(s.get(v, 0) for s in steps)) for v, n in sizes.items()])

@@ -18,7 +18,7 @@ import torch
 from mirage.frontends.aten.fallback import to_torch
 from mirage.kernels import blas
 from mirage.kernels.cpu.launch.linear import FEW
-from mirage.kernels.cpu.launch.linear import linear as few_rows
+from mirage.kernels.cpu.launch.linear import matmul as few_rows
 from mirage.runtime.packed import register_library, register_packed
 
 #: rows for which weights are packed: the packed form is one of the fastest for all numbers of rows but 1
@@ -75,7 +75,7 @@ def linear(
     given, out = to_torch(x).reshape(rows, depth), to_torch(outputs[0]).reshape(rows, columns)
     (name, algorithm), in_place = _ACTIVATIONS[activation]
     if rows <= FEW and outputs[0].dtype == np.float32:
-        few_rows(x, w, outputs[0], transposed=transposed, bias=rest[0] if bias else None)
+        few_rows([x, w, *rest], outputs, right=right, bias=bias)
         in_place(out)
         return
     if form is not None and rows:

@@ -25,7 +25,7 @@ _OPERATORS: Mapping[str, OperatorRun] = {
     "quantized_convolution": quantized_convolution.quantized_convolution,
 }
 #: library functions that the threads of kernels compute, in place of others
-_LIBRARY: Mapping[str, Callable[..., None]] = {"blas.matmul": linear.matmul}
+_LIBRARY: Mapping[str, Callable[..., None]] = {"blas.contraction": linear.contraction, "blas.matmul": linear.matmul}
 
 
 class HostPlace(Place):

@@ -1,4 +1,4 @@
-"""Products with a matrix as it lies under the sanitizers, on tensors that end where memory does, beside loops."""
+"""Products of matrices as they lie under the sanitizers, on tensors that end where memory does, beside loops."""
 
 from __future__ import annotations
 
@@ -17,23 +17,51 @@ CODE = r"""
 """
 
 SOURCE = BEGIN + CODE + ROOMS + r"""
+static products matrices(const float *x, const float *w, float *out, ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, int transposed)
+{
+    return (products){
+        .x = x, .w = w, .out = out, .m = m, .k = k, .n = n, .x_row = k, .x_term = 1, .w_row = transposed ? k : n, .out_row = n,
+        .transposed = transposed,
+    };
+}
+
 /* `added`: 0 for nothing, 1 for a row, 2 for a whole tensor */
 static void check(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, int transposed, int added, int again, int threads)
 {
     float *x = room(m * k), *w = room(k * n), *bias = room(n), *whole = room(m * n), *out = room(m * n);
-    if (again) {
-        prepared p = {x, w, added == 2 ? whole : added ? bias : NULL, out, m, k, n, transposed, added == 2};
-        must(!mi_linear_prepared(&p, mi_pool_run, threads), "no memory");
-    } else {
-        if (added == 2) memcpy(out, whole, (size_t)(m * n) * sizeof(float));
-        must(!mi_linear(m, k, n, x, w, added == 1 ? bias : NULL, out, transposed, added == 2, threads, mi_pool_run), "no memory");
-    }
+    products p = matrices(x, w, out, m, k, n, transposed);
+    p.added = added == 2 ? whole : added ? bias : NULL, p.whole = added == 2, p.resident = again;
+    must(!mi_products(&p, mi_pool_run, threads), "no memory");
     for (ptrdiff_t i = 0; i < m; i++) {
         for (ptrdiff_t j = 0; j < n; j++) {
             float sum = added == 2 ? whole[i * n + j] : added ? bias[j] : 0;
             for (ptrdiff_t t = 0; t < k; t++) sum += x[i * k + t] * w[transposed ? j * k + t : t * n + j];
             must(out[i * n + j] == sum, "a wrong sum"); /* of small whole numbers: exact */
         }
+    }
+    while (n_rooms) free(rooms[--n_rooms]);
+}
+
+/* a result [a,m,b,n] of x[a,b,m,k] or x[a,b,k,m], and of w[b,n,k] or w[b,k,n], which all of a share */
+static void check_batch(
+    ptrdiff_t a, ptrdiff_t b, ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, int transposed, int resident, int threads)
+{
+    const ptrdiff_t count = a * b * m * n;
+    float *x = room(a * b * m * k), *w = room(b * k * n), *added = room(count), *out = room(count);
+    products p = matrices(x, w, out, m, k, n, transposed);
+    p.out_row = b * n, p.dims = 2, p.resident = resident, p.relu = 1, p.added = added, p.whole = 1;
+    p.sizes[0] = a, p.x_step[0] = b * m * k, p.out_step[0] = m * b * n;
+    p.sizes[1] = b, p.x_step[1] = m * k, p.w_step[1] = k * n, p.out_step[1] = n;
+    if (!transposed) p.x_row = 1, p.x_term = m;
+    must(!mi_products(&p, mi_pool_run, threads), "no memory");
+    for (ptrdiff_t at = 0; at < count; at++) {
+        const ptrdiff_t j = at % n, h = at / n % b, i = at / n / b % m, outer = at / n / b / m;
+        const float *row = x + (outer * b + h) * m * k, *matrix = w + h * k * n;
+        float sum = added[at];
+        for (ptrdiff_t t = 0; t < k; t++) {
+            sum += row[transposed ? i * k + t : t * m + i] * matrix[transposed ? j * k + t : t * n + j];
+        }
+        must(out[at] == (sum < 0 ? 0 : sum), "a wrong sum of a batch");
     }
     while (n_rooms) free(rooms[--n_rooms]);
 }
@@ -68,8 +96,8 @@ int main(int argc, char **argv)
 {
     const int threads = argc > 1 ? atoi(argv[1]) : 1;
     if (argc > 2) { /* a matrix with a column less than there should be */
-        prepared p = {room(4), room(4 * 15), NULL, room(16), 1, 4, 16, 0, 0};
-        return mi_linear_prepared(&p, mi_pool_run, 1);
+        products p = matrices(room(4), room(4 * 15), room(16), 1, 4, 16, 0);
+        return mi_products(&p, mi_pool_run, 1);
     }
     static const ptrdiff_t cases[][3] = {
         {1, 7, 28}, {1, 64, 256}, {2, 33, 131}, {3, 1, 1}, {8, 64, 257}, {13, 257, 64}, {32, 16, 48}, {40, 21, 100},
@@ -78,6 +106,10 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const ptrdiff_t *c = cases[i];
         for (int kind = 0; kind < 12; kind++) check(c[0], c[1], c[2], kind % 2, kind / 2 % 3, kind / 6, threads);
+    }
+    for (int kind = 0; kind < 4; kind++) {
+        check_batch(3, 5, 9, 17, 21, kind % 2, kind / 2, threads);
+        check_batch(2, 1, 70, 33, 130, kind % 2, kind / 2, threads);
     }
     static const int ends[] = {0, 3, 3, 4, 40, 45};
     for (int kind = 0; kind < 4; kind++) check_groups(47, 33, 131, ends, 6, kind % 2, kind / 2, threads);

@@ -1,4 +1,4 @@
-"""Products of few rows with a weight as it lies, against float64."""
+"""Products of matrices as they lie, one or a batch of them, against float64."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mirage.errors import MirageError
-from mirage.kernels.cpu.launch import linear as module
-from mirage.kernels.cpu.launch.linear import FEW, linear, matmul, prepare
+from mirage.kernels.cpu.launch import products as module
+from mirage.kernels.cpu.launch.linear import FEW, contraction, matmul, prepare_contraction, prepare_matmul
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.rounds import LaunchedRounds
 from tests.kernels.kernels import in_threads
@@ -21,7 +23,7 @@ def check(rows: int, k: int, n: int, *, transposed: bool, bias: bool) -> None:
     # what lies beside the result is not written to
     out = np.full((rows + 2, n), np.nan, np.float32)
     stored = np.ascontiguousarray(w.T) if transposed else w
-    linear(x, stored, out[1:-1], transposed=transposed, bias=b if bias else None)
+    matmul([x, stored, b], [out[1:-1]], right=(1, 0) if transposed else (), bias=bias)
     wanted = x.astype(np.float64) @ w + (b if bias else 0)
     np.testing.assert_allclose(out[1:-1], wanted, rtol=0, atol=1e-6 * max(k, 1))
     assert np.isnan(out[0]).all() and np.isnan(out[-1]).all()
@@ -56,12 +58,19 @@ PRODUCTS: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None, t
     ((2, 3, 7), (9, 7), (9,), (), (1, 0)),
     ((3, 2, 7), (7, 9), (2, 3, 9), (1, 0, 2), ()),
     ((5, 7), (7, 9), (5, 9), (), (0, 1)),
-    # those of BLAS: columns of a product that are read as rows, sums that broadcast otherwise, several matrices
     ((7, 5), (7, 9), (1, 9), (1, 0), ()),
-    ((5, 7), (7, 9), (5, 1), (), ()),
     ((5, 7), (7, 1), (5, 1), (), ()),
-    ((5, 7), (7, 9), (), (), ()),
+    # batches, dims of size 1 that broadcast, and other orders of dims
     ((2, 5, 7), (2, 7, 9), (9,), (), ()),
+    ((4, 1, 5, 7), (3, 9, 7), (4, 3, 5, 9), (), (0, 2, 1)),
+    ((2, 6, 3, 7), (2, 4, 3, 7), None, (0, 2, 1, 3), (0, 2, 3, 1)),
+    ((2, 1, 3, 1), (1, 4, 1, 9), (9,), (), ()),
+    # sums that broadcast otherwise
+    ((5, 7), (7, 9), (5, 1), (), ()),
+    ((5, 7), (7, 9), (), (), ()),
+    ((3, 5, 7), (3, 7, 9), (3, 1, 9), (), ()),
+    # both operands in another order
+    ((7, 5), (9, 7), (9,), (1, 0), (1, 0)),
 ]
 
 
@@ -84,17 +93,11 @@ def test_nothing_to_sum_and_no_rows() -> None:
     b = np.arange(3, dtype=np.float32)
     for transposed in (False, True):
         out = np.full((2, 3), np.nan, np.float32)
-        linear(
-            np.ones((2, 0), np.float32),
-            np.ones((3, 0) if transposed else (0, 3), np.float32),
-            out,
-            transposed=transposed,
-            bias=b,
-        )
+        w = np.ones((3, 0) if transposed else (0, 3), np.float32)
+        matmul([np.ones((2, 0), np.float32), w, b], [out], right=(1, 0) if transposed else (), bias=True)
         np.testing.assert_array_equal(out, np.broadcast_to(b, (2, 3)))
-        linear(
-            np.ones((0, 4), np.float32), np.ones((4, 3), np.float32), np.ones((0, 3), np.float32), transposed=transposed
-        )
+    matmul([np.ones((0, 4), np.float32), np.ones((4, 3), np.float32)], [np.ones((0, 3), np.float32)])
+    matmul([np.ones((2, 0, 4), np.float32), np.ones((2, 4, 3), np.float32)], [np.ones((2, 0, 3), np.float32)])
 
 
 def test_dims_in_front_and_many_callers() -> None:
@@ -104,7 +107,7 @@ def test_dims_in_front_and_many_callers() -> None:
     def work(_: int) -> None:
         out = np.empty((2, 1, 2, 500), np.float32)
         for _ in range(20):
-            linear(x, w, out, transposed=False)
+            matmul([x, w], [out])
             np.testing.assert_allclose(out, x @ w, rtol=0, atol=1e-4)
 
     in_threads(work)
@@ -114,7 +117,7 @@ def test_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_function", lambda: lambda *_: -1)
     one = np.ones((1, 1), np.float32)
     with pytest.raises(MirageError, match="no memory for a product of 1 rows"):
-        linear(one, one, one.copy(), transposed=False)
+        matmul([one, one], [one.copy()])
 
 
 @pytest.mark.parametrize("case", PRODUCTS, ids=str)
@@ -126,19 +129,58 @@ def test_products_that_are_made_again_and_again(case: Any) -> None:
     wanted = x @ y + (inputs[2] if added is not None else 0)
     out = np.full(wanted.shape, np.nan, np.float32)
     options: Any = {"left": left, "right": right, "bias": added is not None}
-    launch = prepare(inputs, [out], **options)
-    one_matrix = y.ndim == 2 and not left and (added is None or added in (out.shape, out.shape[-1:]))
-    assert (launch is not None) == one_matrix
-    assert prepare([a.astype("float64") for a in inputs], [out], **options) is None
+    launch = prepare_matmul(inputs, [out], **options)
+    adds = added is None or added in (out.shape, out.shape[-1:], (1, out.shape[-1]))
+    assert (launch is not None) == (adds and not left == right == (1, 0))
+    assert prepare_matmul([a.astype("float64") for a in inputs], [out], **options) is None
     if launch is not None:
         rounds = LaunchedRounds([[(launch, range(len(inputs) + 1))]] * 3, np.zeros((), np.int64), len(inputs) + 1)
         assert rounds.run(3, [address(a) for a in (*inputs, out)]) is None
         np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)
         inputs[0].flat[0] = np.nan
-        bounded = prepare(inputs, [out], relu=True, **options)
+        bounded = prepare_matmul(inputs, [out], relu=True, **options)
         assert bounded is not None
         rounds = LaunchedRounds([[(bounded, range(len(inputs) + 1))]], np.zeros((), np.int64), len(inputs) + 1)
         rounds.tensors[:] = [address(a) for a in (*inputs, out)]
         assert rounds.run_first() is None and np.isnan(out).any()
         wanted = np.where(np.isnan(out), np.nan, np.maximum(wanted, 0))
         np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)
+
+
+@st.composite
+def contractions(draw: Any) -> tuple[list[int], list[tuple[int, ...]]]:
+    """Sizes by label, and the labels of x, w and the result in any order: batches, rows, columns and terms."""
+    kinds = draw(st.lists(st.sampled_from("brct"), max_size=3)) + list("rct")
+    sizes = [draw(st.sampled_from([1, 2, 3, 5, 33])) for _ in kinds]
+    of = [[v for v, kind in enumerate(kinds) if kind in tensors] for tensors in ("brt", "bct", "brc")]
+    return sizes, [tuple(draw(st.permutations(labels))) for labels in of]
+
+
+@given(contractions())
+def test_contractions(case: Any) -> None:
+    sizes, (left, right, result) = case
+    rng = np.random.default_rng(5)
+    # sums of small whole numbers are exact
+    x, w = (rng.integers(-2, 3, [sizes[v] for v in labels]).astype(np.float32) for labels in (left, right))
+    wanted = np.einsum(x.astype(float), left, w.astype(float), right, result)
+    labels: Any = {"left": left, "right": right, "result": result}
+    out = np.full(wanted.shape, np.nan, np.float32)
+    contraction([x, w], [out], **labels)
+    np.testing.assert_array_equal(out, wanted)
+    launch = prepare_contraction([x, w], [out], **labels)
+    if launch is not None:
+        out[...] = np.nan
+        rounds = LaunchedRounds([[(launch, range(3))]], np.zeros((), np.int64), 3)
+        assert rounds.run(1, [address(a) for a in (x, w, out)]) is None
+        np.testing.assert_array_equal(out, wanted)
+
+
+def test_contractions_of_other_types_and_of_dims_that_broadcast() -> None:
+    x, w = np.arange(24.0).reshape(2, 3, 4), np.arange(20.0).reshape(1, 4, 5)
+    labels: Any = {"left": (0, 1, 2), "right": (-1, 2, 3), "result": (0, -1, 1, 3)}
+    for dtype in ("float64", "float32", "float16"):
+        out = np.full((2, 1, 3, 5), np.nan, dtype)
+        contraction([x.astype(dtype), w.astype(dtype)], [out], **labels)
+        np.testing.assert_array_equal(out, (x @ w[0])[:, None].astype(dtype))
+        launch = prepare_contraction([x.astype(dtype), w.astype(dtype)], [out], **labels)
+        assert (launch is not None) == (dtype == "float32")
