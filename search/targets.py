@@ -289,6 +289,9 @@ class _Ways:
         for node in self._nodes(root):
             below = [self._classes[self.graph.find(a)].ways for a in node.args]
             for args in itertools.product(*below):
+                if node.op == "sum" and not self.terms.axes[args[0]].issuperset(node.data):
+                    # a product with the number of its terms, which is a way of its own
+                    continue
                 if node.op in COMMUTATIVE and len(below) == 2 and below[0] is below[1] and args[0] > args[1]:
                     continue
                 # a sum of a product may cost less than the product

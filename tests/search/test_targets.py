@@ -290,3 +290,32 @@ def test_a_result_with_and_without_rules(rules: bool, monkeypatch: pytest.Monkey
     chains = [c.certificate.chain for c in result.graphs]
     assert any(chains) == rules
     assert bool(result.stats.rules) == rules
+
+
+@pytest.mark.parametrize(
+    ("name", "fn", "specs"),
+    [
+        ("products", lambda x, w, y: x @ w - x @ w + y, {"x": M, "w": mi.tensor("k", "m"), "y": mi.tensor("n", "m")}),
+        ("zeros", lambda x, y: 0 * mi.sum(x, 1) + y, {"x": M, "y": N}),
+        ("summed", lambda x, y: mi.sum(x - x, 1) + y, {"x": M, "y": N}),
+        ("ones", lambda x, y: mi.sum(mi.exp(x) / mi.exp(x), 1) * y, {"x": M, "y": N}),
+        ("centred", lambda x, y: mi.sum(x - mi.mean(x, 1, keepdims=True), 1) + y, {"x": M, "y": N}),
+    ],
+)
+def test_no_target_sums_over_an_axis_that_its_operand_lacks(name: str, fn: Callable[..., Any], specs: dict[str, Any]) -> None:
+    """What cancels leaves a number behind, whose sum over an axis is a product with the axis's size."""
+    program = to_axes(mi.trace(fn, **specs))
+    targets = find_targets(program, {a: 16 for a in program.axes}, seconds=60).programs
+    assert targets, name
+    for target in targets:
+        nodes = target.program.nodes
+        assert all({*n.reduce} <= {a for j in n.operands for a in nodes[j].axes} for n in nodes)
+        verifier = Verifier(mi.trace(fn, **specs))
+        assert verifier.learn(target)
+        assert verifier.admit(reference_graph(target.program)).equal
+
+
+def test_what_cancels_is_not_computed() -> None:
+    assert operators(lambda x, y: mi.sum(x - x, 1) + y, {"n": 64, "k": 64}, x=M, y=N)[0] == []
+    counted = operators(lambda x, y: mi.sum(mi.exp(x) / mi.exp(x), 1) * y, {"n": 64, "k": 64}, x=M, y=N)
+    assert "exp" not in counted[0] and "sum" not in counted[0]

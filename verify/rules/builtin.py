@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from mirage.verify.rules.pattern import INNER, OUTER, Pattern, as_pattern, call, number, sum_, var
+from mirage.verify.rules.pattern import INNER, OUTER, Pattern, as_pattern, call, number, size_, sum_, var
 from mirage.verify.rules.rule import Fact, Rule
 
 _x, _y, _z, _w = (var(v, INNER, OUTER) for v in "xyzw")
@@ -173,6 +173,7 @@ def _ring() -> Iterator[Rule]:
     yield Rule("move a sum", (_x + _y) + _z, _x + (_y + _z))
     yield from _both("factor out", _x * _y + _x * _z, _x * (_y + _z), "multiply out")
     yield Rule("factor out of x", _x + _x * _y, _x * (1 + _y))
+    yield Rule("sum of the same", sum_(_c), _c * size_())
     yield Rule("factor out of a sum", sum_(_c * _x, OUTER, INNER), sum_(_c * sum_(_x), OUTER))
     yield Rule("multiply into a sum", _c * sum_(_x), sum_(_c * _x))
     yield Rule("divide a sum", sum_(_x / _c, OUTER, INNER), sum_(sum_(_x) / _c, OUTER))

@@ -155,7 +155,7 @@ def size_(axis: str = INNER) -> Pattern:
 
 def instantiate(p: Pattern, terms: Terms, binding: Mapping[str, Any], *, simplify: bool = True) -> int:
     """The term that a pattern is where its variables stand for these terms and axes; unless simplified, with every operator of
-    the pattern, but for sums over axes on which nothing depends.
+    the pattern, but for sums over no axes.
     """
     if p.op in ("var", "number"):
         return int(binding[p.data])
@@ -169,7 +169,7 @@ def instantiate(p: Pattern, terms: Terms, binding: Mapping[str, Any], *, simplif
     args = tuple(instantiate(x, terms, binding, simplify=simplify) for x in p.args)
     if p.op == "sum":
         over: frozenset[str] = frozenset().union(*(binding[a] for a in p.data))
-        if simplify or not over or not over <= terms.axes[args[0]]:
+        if simplify or not over:
             return terms.sum(args[0], over)
         return terms.intern("sum", tuple(sorted(over)), args)
     # the axes of a concat are bound with its name
