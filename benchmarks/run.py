@@ -44,6 +44,11 @@ from benchmarks.search.kills import measure as measure_kills
 from benchmarks.search.large_programs import large_table
 from benchmarks.search.large_programs import measure as measure_large
 from benchmarks.search.pruning import ablation, pruning_table
+from benchmarks.search.rewrite_programs import PROGRAMS as REWRITES
+from benchmarks.search.rewrites import RewriteRow, rewrites_table
+from benchmarks.search.rewrites import measure as measure_rewrites
+from benchmarks.search.rules import measure as measure_rules
+from benchmarks.search.rules import rules_table
 from benchmarks.search.scaling import scaling, scaling_table
 from benchmarks.search.searches import measure as measure_searches
 from benchmarks.search.searches import phase_table, search_table
@@ -166,6 +171,19 @@ def _row_by_row(
         run.page.write({part: section(found)}, {part: as_rows(found)})
 
 
+def _rewrites(run: _Run) -> None:
+    def section(rows: Sequence[RewriteRow]) -> str:
+        return rewrites_table(rows).markdown()
+
+    rows = measure_rewrites(run.names, say=_say)
+    _row_by_row(run, "rewrites", RewriteRow, rows, lambda r: list(REWRITES).index(r.name), section)
+
+
+def _rules(run: _Run) -> None:
+    rows = list(measure_rules(run.names, say=_say))
+    run.page.write({"rules": rules_table(rows).markdown()}, {"rules": as_rows(rows)})
+
+
 # the peers of the following parts need torch and ONNX Runtime, which other parts do without
 
 
@@ -283,6 +301,8 @@ PARTS: Mapping[str, Callable[[_Run], None]] = {
     "pruning": _pruning,
     "scaling": _scaling,
     "large": _large,
+    "rules": _rules,
+    "rewrites": _rewrites,
     "anytime": _anytime,
     "kills": _kills,
     "adversary": _adversary,

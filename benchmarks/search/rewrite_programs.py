@@ -232,15 +232,16 @@ def _products() -> Iterator[Rewrite]:
         heads, long,
     )  # fmt: skip
 
-    def cosine(x: Any, y: Any) -> Any:
-        a = x / mi.sqrt(total(x * x, axis=1, keepdims=True) + 1e-6)
-        b = y / mi.sqrt(total(y * y, axis=1, keepdims=True) + 1e-6)
-        return a @ b.mT
+    def length(x: Any) -> Any:
+        return mi.sqrt(total(x * x, axis=1, keepdims=True) + 1e-6)
 
-    yield Rewrite("cosine similarity", cosine, cosine, {"x": T("m", 64), "y": T("n", 64)}, sizes)
     yield Rewrite(
-        "trace of a product", lambda a, b: total(total(a * b.mT, axis=1), axis=0),
-        lambda a, b: total(total(a * b.mT, axis=1), axis=0), {"a": T("m", M), "b": T(M, "m")}, {"m": M},
+        "cosine similarity", lambda x, y: (x / length(x)) @ (y / length(y)).mT,
+        lambda x, y: (x @ y.mT) / length(x) / length(y).mT, {"x": T("m", 64), "y": T("n", 64)}, sizes,
+    )  # fmt: skip
+    yield Rewrite(
+        "trace of a product", lambda a, b: total(mi.reshape(a, ("m", 1, M)) @ mi.reshape(b.mT, ("m", M, 1)), axis=0),
+        lambda a, b: mi.reshape(total(total(a * b.mT, axis=1), axis=0), (1, 1)), {"a": T("m", M), "b": T(M, "m")}, {"m": M},
     )  # fmt: skip
     yield Rewrite(
         "bilinear form", lambda x, a, y: total(total(mi.reshape(x, ("m", 1)) * a * y, axis=1), axis=0),
@@ -254,8 +255,56 @@ def _products() -> Iterator[Rewrite]:
     )  # fmt: skip
 
 
+def _layers() -> Iterator[Rewrite]:
+    """Parts of models and losses, as they are written by hand."""
+    total, exp, log = mi.sum, mi.exp, mi.log
+    yield Rewrite(
+        "shifted logsumexp", lambda x, c: log(total(exp(x - c), axis=1, keepdims=True)) + c,
+        lambda x, c: log(total(exp(x), axis=1, keepdims=True)) + 0 * c, {"x": T("n", M), "c": T("n", 1)}, {"n": 512},
+    )  # fmt: skip
+
+    def smoothed(x: Any, y: Any) -> Any:
+        return -total((0.9 * y + 0.1 / M) * log(mi.softmax(x)), axis=1)
+
+    def apart(x: Any, y: Any) -> Any:
+        kept = 0.9 * total(y * x, axis=1) + 0.1 / M * total(x, axis=1)
+        return (0.9 * total(y, axis=1) + 0.1) * log(total(exp(x), axis=1)) - kept
+
+    yield Rewrite("label smoothing", smoothed, apart, {"x": T("n", M), "y": T("n", M)}, {"n": 512})
+    gate = {"x": T("n", M), "a": T(M, 64), "b": T(M, 64)}
+
+    def by_exp(x: Any, a: Any, b: Any) -> Any:
+        gated = x @ a
+        return gated / (1 + exp(-gated)) * (x @ b)
+
+    yield Rewrite("gated MLP", by_exp, lambda x, a, b: mi.silu(x @ a) * (x @ b), gate, {"n": 512}, ("a", "b"))
+    yield Rewrite(
+        "low-rank MLP", lambda x, a, c, w: mi.relu(x @ (a @ c)) @ w, lambda x, a, c, w: mi.relu((x @ a) @ c) @ w,
+        {"x": T("n", M), "a": T(M, 8), "c": T(8, M), "w": T(M, 8)}, {"n": 512}, ("a", "c", "w"),
+    )  # fmt: skip
+    yield Rewrite(
+        "Mahalanobis distance", lambda x, w: total((x @ (w @ w.mT)) * x, axis=1), lambda x, w: total(mi.square(x @ w), axis=1),
+        {"x": T("n", M), "w": T(M, 16)}, {"n": 512},
+    )  # fmt: skip
+    yield Rewrite(
+        "gain of an RMSNorm", lambda x, g, w: (mi.rms_norm(x) * g) @ w,
+        lambda x, g, w: mi.rms_norm(x) @ (mi.reshape(g, (M, 1)) * w),
+        {"x": T("n", M), "g": T(M), "w": T(M, 64)}, {"n": 512}, ("g", "w"),
+    )  # fmt: skip
+    yield Rewrite(
+        "residual over a concat", lambda x, a, b, r, s: mi.concat([x @ a, x @ b], axis=1) + mi.concat([r, s], axis=1),
+        lambda x, a, b, r, s: mi.concat([x @ a + r, x @ b + s], axis=1),
+        {"x": T("n", M), "a": T(M, 64), "b": T(M, 64), "r": T("n", 64), "s": T("n", 64)}, {"n": 512},
+    )  # fmt: skip
+    for rows, count in (("few rows", 8), ("many rows", 2048)):
+        yield Rewrite(
+            f"chain of {rows}", lambda a, b, c: a @ (b @ c), lambda a, b, c: (a @ b) @ c,
+            {"a": T("m", M), "b": T(M, 16), "c": T(16, M)}, {"m": count},
+        )  # fmt: skip
+
+
 PROGRAMS: dict[str, Rewrite] = {
     r.name: r
-    for group in (_exponentials, _roots_and_signs, _polynomials_and_quotients, _reductions, _products)
+    for group in (_exponentials, _roots_and_signs, _polynomials_and_quotients, _reductions, _products, _layers)
     for r in group()
 }

@@ -36,6 +36,7 @@ from mirage.search.large import Prices
 from mirage.search.options import SearchOptions
 from mirage.search.rewriting import Rewriting
 from mirage.search.stream import Search
+from mirage.search.targets import WORTH_ARITHMETIC
 from mirage.verify.equivalence import Verifier
 
 #: seconds of a search, more than most need, and of tuning, in which several kernels are compiled
@@ -110,7 +111,7 @@ def rewrite_row(rewrite: Rewrite, timed: bool = True) -> RewriteRow:
     known = replace(plain, constants=rewrite.constants)
     better = _least(_graphs(mi.trace(rewrite.better, **rewrite.specs), rewrite.sizes, known))
     best = min(both, key=lambda c: c.cost, default=None)
-    least = _least(both)
+    own, least = _least(_graphs(written, rewrite.sizes, plain)), _least(both)
     found = least <= TOLERANCE * better
     library = before = after = 0.0
     if timed:
@@ -118,14 +119,14 @@ def rewrite_row(rewrite: Rewrite, timed: bool = True) -> RewriteRow:
     return RewriteRow(
         rewrite.name,
         _written(written, rewrite.sizes),
-        _least(_graphs(written, rewrite.sizes, plain)),
+        own,
         _least(_graphs(written, rewrite.sizes, replace(full, rules=False))),
         _least(targets),
         least,
         better,
         found,
         _rules(best),
-        "" if found else _why(written, rewrite.better, rewrite.specs),
+        "" if found else _why(written, mi.trace(rewrite.better, **rewrite.specs), own / better),
         time.perf_counter() - start,
         library,
         before,
@@ -156,14 +157,16 @@ def _least(found: Sequence[Candidate]) -> float:
     return min((c.cost for c in found), default=math.inf)
 
 
-def _why(written: Program, better: Callable[..., object], specs: Mapping[str, object]) -> str:
-    """Why the better form was not found."""
-    wanted = mi.trace(better, **specs)  # type: ignore[arg-type]
-    if program_is_stable(written) and not program_is_stable(wanted):
+def _why(written: Program, better: Program, gain: float) -> str:
+    """Why the better form, which costs `gain` times less than what the program's own operators give, was not found."""
+    if program_is_stable(written) and not program_is_stable(better):
         return "refused: its exponents may overflow where the program's do not"
-    certificate = verify(written, wanted)
-    if certificate.condition is not None:
-        return f"not defined in the same places: {certificate.condition}"
+    if len(to_axes(written).inputs) > len(to_axes(better).inputs):
+        return "an argument is used along two axes, and what follows from it is computed for each"
+    if verify(written, better).condition is not None:
+        return "not defined in the same places"
+    if 1 < gain < 1 / WORTH_ARITHMETIC:
+        return f"costs {gain:.2f} times less, too little for a form that follows by arithmetic alone"
     return "out of the bounds of saturation and search"
 
 
@@ -197,7 +200,8 @@ def rewrites_table(rows: Sequence[RewriteRow]) -> Table:
     """A line per program, and the sum of all."""
     cells = [
         [
-            r.name, "yes" if r.found else r.why, ", ".join(r.rules) or "-",
+            # what needs no rule has the program's own normal form
+            r.name, "yes" if r.found else r.why, ", ".join(r.rules) or "normal form",
             *(f"{r.own / c:.2f}" if math.isfinite(c) else "-" for c in (r.table, r.saturated, r.both)),
             f"{r.written / r.both:.2f}",
             *(f"{us:.1f}" if us else "-" for us in (r.library_us, r.before_us, r.after_us)),
