@@ -114,6 +114,16 @@ def test_users_overload_rules() -> None:
         quantized()
 
 
+@pytest.mark.usefixtures("restored")
+def test_a_role_that_an_operand_cannot_have_is_refused() -> None:
+    mi.register_quantization("add", lambda call: [Role.ACTIVATION, Role.ACTIVATION])
+    with pytest.raises(QuantizationError, match=r"of add gives Role.ACTIVATION for operand 1, .* are known; give Role.WEIGHT"):
+        quantized(lambda x, w, b, v: x @ w + b)
+    mi.register_quantization("tanh", lambda call: [Role.WEIGHT])
+    with pytest.raises(QuantizationError, match=r"of tanh gives Role.WEIGHT for operand 0, .* are not known; give Role.ACTIV"):
+        quantized(lambda x, w, b, v: mi.tanh(x @ w))
+
+
 def test_branches_and_loops_stay_float_and_are_named() -> None:
     def fn(x: Any, w: Any, b: Any, v: Any) -> Any:
         return mi.loop(3, lambda i, y: y @ mi.transpose(w, (1, 0)) @ w, x @ w)

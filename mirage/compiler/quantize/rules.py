@@ -63,7 +63,7 @@ def quantization_rules() -> Mapping[str, QuantizationRule]:
 
 
 def roles_of(call: OpCall, table: Mapping[str, QuantizationRule]) -> Roles:
-    """What the table says of a call; raises QuantizationError for a rule that gives no roles."""
+    """What the table says of a call; raises QuantizationError for a rule that gives no roles, or a constant's to what is none."""
     rule = table.get(call.op)
     if rule is None:
         return Stays("it has no rule")
@@ -74,6 +74,12 @@ def roles_of(call: OpCall, table: Mapping[str, QuantizationRule]) -> Roles:
         raise QuantizationError(
             f"the rule of {call.op} gives {found!r} for {len(call.args)} operands; it gives a Role or None for each, or Stays"
         )
+    for i, (role, operand) in enumerate(zip(found, call.args, strict=True)):
+        if role is not None and (role is Role.WEIGHT) != isinstance(operand, Constant):
+            known, right = ("known", Role.WEIGHT) if role is Role.ACTIVATION else ("not known", Role.ACTIVATION)
+            raise QuantizationError(
+                f"the rule of {call.op} gives {role} for operand {i}, whose contents are {known}; give {right}, or None"
+            )
     return found
 
 
@@ -85,7 +91,7 @@ def _matmul(call: OpCall) -> Roles:
     x, w = call.args
     if not (_is_float(x.annotation) and _is_float(w.annotation)):
         return Stays("it is not of float32")
-    if isinstance(x, Constant) and not isinstance(w, Constant):
+    if isinstance(x, Constant):
         return Stays("its weight is on the left")
     if not isinstance(w, Constant):
         return Stays("both operands are activations")
