@@ -10,6 +10,7 @@ from typing import Any
 
 from mirage.drawing.show import Displayed
 from mirage.errors import DTypeError, MirageError, ShapeError, TraceError
+from mirage.ir.by_hand import Made, softmax_by_hand
 from mirage.ir.operator import get_operator
 from mirage.ir.types import TensorType, check_float
 
@@ -119,7 +120,15 @@ class ProgramBuilder:
             result = definition.infer([self.nodes[i].type for i in inputs], checked)
         except MirageError as e:
             raise type(e)(f"{where}: {e}" if where else str(e)) from None
+        # what is written by hand has a maximum, which no search knows
+        known = softmax_by_hand(op, inputs, result.rank, self._made_by)
+        if known is not None and self.type(known.x) == result:
+            return self.op(known.op, known.x, where=where, axis=known.axis)
         return self._add(Node(op, inputs, tuple(checked.items()), result, where))
+
+    def _made_by(self, i: int, op: str) -> Made[int] | None:
+        node = self.nodes[i]
+        return Made(node.inputs, node.attr) if node.op == op else None
 
     def _add(self, node: Node) -> int:
         if node not in self._index:

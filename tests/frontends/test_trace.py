@@ -336,3 +336,24 @@ def test_no_inputs_and_mixed_dtypes() -> None:
         mi.trace(lambda: mi.constant(1))
     with pytest.raises(DTypeError, match="float32, float64"):
         mi.trace(lambda x, y: (x, y), x=mi.tensor("b"), y=mi.tensor("b", dtype="float64"))
+
+
+def test_softmaxes_that_are_written_by_hand() -> None:
+    """Their maximum is no operator of a program, and cancels."""
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        scores = q @ k.mT
+        e = mi.exp(scores - mi.max(scores, axis=-1, keepdims=True))
+        return (e / mi.sum(e, axis=1, keepdims=True)) @ v
+
+    specs = {"q": mi.tensor("s", 8), "k": mi.tensor("t", 8), "v": mi.tensor("t", 8)}
+    assert str(mi.trace(attend, **specs)) == str(mi.trace(lambda q, k, v: mi.softmax(q @ k.mT, axis=1) @ v, **specs)).replace(
+        "def program", "def attend"
+    )
+
+    def other_rows(x: Any) -> Any:
+        e = mi.exp(x - mi.max(x, axis=0, keepdims=True))
+        return e / mi.sum(e, axis=1, keepdims=True)
+
+    with pytest.raises(TraceError, match="max cannot be superoptimized"):
+        mi.trace(other_rows, x=mi.tensor("n", "m"))

@@ -11,11 +11,14 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import sympy
 
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.passes.rewrite import operator_call
 from mirage.errors import ShapeError
 from mirage.ir.annotations import Annotation, PartialTensor
+from mirage.ir.by_hand import Made, softmax_by_hand
+from mirage.ir.dims import Dim
 from mirage.ir.graph.deduce import deduce
 from mirage.ir.graph.nodes import Atom, Constant, Expr, MatchCast, OpCall, ShapeValue, Var
 from mirage.ir.graph.traverse import variables
@@ -39,7 +42,10 @@ class Site:
 
     def producer(self, operand: int, op: str) -> OpCall | None:
         """The application of `op` that makes an operand."""
-        atom = self.call.args[operand]
+        return self.made(self.call.args[operand], op)
+
+    def made(self, atom: Atom, op: str) -> OpCall | None:
+        """The application of `op` that makes a value."""
         found = self.definitions.get(atom) if isinstance(atom, Var) else None
         if not isinstance(found, OpCall) or found.op != op:
             return None
@@ -91,7 +97,7 @@ def _add(site: Site) -> Expr | None:
 
 def _sub(site: Site) -> Expr | None:
     neutral = _is_zero if _of_integers(site) else _is_positive_zero
-    return site.operand_if(0) if site.is_number(1, neutral) else None
+    return site.operand_if(0) if site.is_number(1, neutral) else _softmax(site)
 
 
 def _mul(site: Site) -> Expr | None:
@@ -102,7 +108,21 @@ def _mul(site: Site) -> Expr | None:
 
 
 def _div(site: Site) -> Expr | None:
-    return site.operand_if(0) if site.is_number(1, _is_one) else None
+    return site.operand_if(0) if site.is_number(1, _is_one) else _softmax(site)
+
+
+def _softmax(site: Site) -> Expr | None:
+    """The softmax or log_softmax that is written by hand, which computes just the same."""
+
+    def made_by(x: Atom, op: str) -> Made[Atom] | None:
+        call = site.made(x, op)
+        return Made(call.args, dict(call.attrs)) if call is not None else None
+
+    rank = _rank(site.annotation)
+    found = softmax_by_hand(site.call.op, site.call.args, rank, made_by) if rank else None
+    if found is None or found.x.annotation != site.annotation:
+        return None
+    return operator_call(found.op, found.x, axis=found.axis)
 
 
 def _pow(site: Site) -> Expr | None:
@@ -165,7 +185,97 @@ def _reshape(site: Site) -> Expr | None:
 
 
 def _slice(site: Site) -> Expr | None:
-    return _broadcast_alone(site, site.attrs["axes"])
+    attrs = site.attrs
+    if all(step == 1 for step in attrs["steps"]):
+        if not any(attrs["starts"]) and (same := _same_elements(site, 0)) is not None:
+            return same
+        found = _part_of_piece(site) or _part_of_part(site)
+        if found is not None:
+            return found
+    return _broadcast_alone(site, attrs["axes"])
+
+
+def _part_of_piece(site: Site) -> Expr | None:
+    """What lies within one operand of a concat, as a part of that."""
+    joined = site.producer(0, "concat")
+    rank = _rank(site.annotation)
+    if joined is None or rank is None or len(site.attrs["axes"]) != 1:
+        return None
+    (axis,), (start,), (stop,) = (site.attrs[name] for name in ("axes", "starts", "stops"))
+    if axis % rank != dict(joined.attrs)["axis"] % rank:
+        return None
+    before: Dim = sympy.Integer(0)
+    for piece in joined.args:
+        if not isinstance(piece.annotation, TensorType):
+            return None
+        size = piece.annotation.shape[axis % rank]
+        if all(_at_least_zero(d) for d in (start - before, before + size - stop)):
+            return _checked_slice(site, piece, site.attrs | {"starts": (start - before,), "stops": (stop - before,)})
+        before += size
+    return None
+
+
+def _part_of_part(site: Site) -> Expr | None:
+    """A slice of a slice along the same axes, as one, where both are known to be within what they are of."""
+    inner = site.producer(0, "slice")
+    attrs, first = site.attrs, dict(inner.attrs) if inner is not None else {}
+    if inner is None or first["axes"] != attrs["axes"] or any(step != 1 for step in first["steps"]):
+        return None
+    for operand, stops in ((inner.args[0], first["stops"]), (site.call.args[0], attrs["stops"])):
+        shape = operand.annotation.shape if isinstance(operand.annotation, TensorType) else None
+        if shape is None or not all(_at_least_zero(shape[a] - d) for a, d in zip(attrs["axes"], stops, strict=True)):
+            return None
+    moved = {name: tuple(a + b for a, b in zip(first["starts"], attrs[name], strict=True)) for name in ("starts", "stops")}
+    return _checked_slice(site, inner.args[0], attrs | moved)
+
+
+def _checked_slice(site: Site, x: Atom, attrs: Mapping[str, Any]) -> Expr | None:
+    """That slice of another value, if its type is the result's at every size."""
+    call = operator_call("slice", x, **attrs)
+    return call if deduce(call, {}) == site.annotation else None
+
+
+def _at_least_zero(d: Dim | int) -> bool:
+    return bool(sympy.sympify(d).is_nonnegative)
+
+
+def _where(site: Site) -> Expr | None:
+    condition, x, y = site.call.args
+    if x == y:
+        return site.operand_if(1)
+    call = None
+    if (opposite := site.producer(0, "logical_not")) is not None:
+        call = operator_call("where", opposite.args[0], y, x)
+    elif (inner := site.producer(1, "where")) is not None and inner.args[0] == condition:
+        call = operator_call("where", condition, inner.args[1], y)
+    elif (inner := site.producer(2, "where")) is not None and inner.args[0] == condition:
+        call = operator_call("where", condition, x, inner.args[2])
+    return call if call is not None and deduce(call, {}) == site.annotation else None
+
+
+def _extreme(site: Site) -> Expr | None:
+    x, y = site.call.args
+    return site.operand_if(0) if x == y else None
+
+
+def _bound(site: Site) -> Expr | None:
+    """A bound by a number of what has one already."""
+    inner = site.producer(0, "maximum")
+    if inner is None:
+        return None
+    return operator_call("maximum", inner.args[0], value=max(site.attrs["value"], dict(inner.attrs)["value"]))
+
+
+def _relu(site: Site) -> Expr | None:
+    return site.operand_if(0) if site.producer(0, "relu") is not None else None
+
+
+def _abs(site: Site) -> Expr | None:
+    # of relu, -0.0 may be left
+    if any(site.producer(0, op) is not None for op in ("abs", "exp", "sigmoid")):
+        return site.operand_if(0)
+    inner = site.producer(0, "neg")
+    return operator_call("abs", inner.args[0]) if inner is not None else None
 
 
 def _broadcast_alone(site: Site, axes: Iterable[int]) -> Expr | None:
@@ -227,6 +337,8 @@ def _with_shape(op: str, attributes: Callable[[Mapping[str, Any]], Mapping[str, 
 
 _RULES: dict[str, Callable[[Site], Expr | None]] = {
     "add": _add, "sub": _sub, "mul": _mul, "div": _div, "pow": _pow, "neg": _neg, "sum": _sum, "cast": _cast,
+    "where": _where, "elementwise_max": _extreme, "elementwise_min": _extreme, "maximum": _bound,
+    "relu": _relu, "abs": _abs,
     "reshape": _reshape, "slice": _slice, "broadcast_to": _same_shape, "transpose": _transpose, "repeat": _repeat,
     "reshape_to": _with_shape("reshape", lambda attrs: {}),
     "broadcast_to_shape": _with_shape("broadcast_to", lambda attrs: {}),

@@ -39,6 +39,11 @@ def normal(body: str, signature: str = "x: float32[n, 4]") -> list[str]:
         "r = match_cast[float32[n, _]](x)",
         "r = match_cast[float32[...]](x)",
         "a = cast(x, dtype='float64')\nr = cast(a, dtype='float32')",
+        "r = slice(x, axes=(1,), starts=(0,), stops=(4,), steps=(1,))",
+        "a = concat(x, x, axis=0)\nr = slice(a, axes=(0,), starts=(n,), stops=(2*n,), steps=(1,))",
+        "a = concat(x, x, axis=-1)\nr = slice(a, axes=(1,), starts=(0,), stops=(4,), steps=(1,))",
+        "m = greater(x, x)\nr = where(m, x, x)",
+        "r = elementwise_max(x, x)",
     ],
 )
 def test_goes_away(body: str) -> None:
@@ -94,6 +99,102 @@ def test_chains_are_merged() -> None:
     assert ops(m) == ["transpose"]
     (x,) = random_arrays(0, (2, 4, 3))
     assert_equal(evaluate(m, x), x.transpose(2, 0, 1))
+
+
+PARTS = """a = concat(x, y, axis=1)
+b = slice(a, axes=(1,), starts=({},), stops=({},), steps=(1,))
+r = exp(b)"""
+
+
+@pytest.mark.parametrize(
+    ("bounds", "found"),
+    [
+        # within a piece, and all of one
+        (("1", "3"), ["slice", "exp"]),
+        (("4", "k + 4"), ["exp"]),
+        # of both pieces
+        (("3", "5"), ["concat", "slice", "exp"]),
+        # only the run can tell whether there are as many
+        (("4", "8"), ["concat", "slice", "exp"]),
+    ],
+)
+def test_a_part_of_a_concat_is_a_part_of_its_piece(bounds: tuple[str, str], found: list[str]) -> None:
+    text = main_text(PARTS.format(*bounds), "x: float32[n, 4], y: float32[n, k]")
+    m = after(text, canonicalize.run, dead_code.run)
+    assert ops(m) == found
+    arrays = random_arrays(0, (2, 4), (2, 6))
+    assert_equal(evaluate(m, *arrays), evaluate(parse_module(text), *arrays))
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("m = greater(x, y)\nu = logical_not(m)\nr = where(u, x, y)", ["greater", "where"]),
+        ("m = greater(x, y)\na = where(m, x, y)\nb = exp(x)\nr = where(m, a, b)", ["greater", "exp", "where"]),
+        ("m = greater(x, y)\na = where(m, x, y)\nr = where(m, y, a)", []),
+        ("m = greater(x, y)\nu = less(x, y)\na = where(u, x, y)\nr = where(m, a, x)", ["greater", "less", "where", "where"]),
+        ("a = maximum(x, value=1)\nr = maximum(a, value=2)", ["maximum"]),
+        ("a = relu(x)\nr = relu(a)", ["relu"]),
+        ("a = neg(x)\nb = abs(a)\nr = abs(b)", ["abs"]),
+        ("a = exp(x)\nr = abs(a)", ["exp"]),
+        # -0.0 may be left of it
+        ("a = relu(x)\nr = abs(a)", ["relu", "abs"]),
+    ],
+)  # fmt: skip
+def test_conditions_and_bounds(body: str, found: list[str]) -> None:
+    text = main_text(body, "x: float32[n, 4], y: float32[n, 4]")
+    m = after(text, canonicalize.run, dead_code.run)
+    assert ops(m) == found
+    arrays = random_arrays(0, (3, 4), (3, 4))
+    assert_equal(evaluate(m, *arrays), evaluate(parse_module(text), *arrays))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        ((1, 4, 1), ("1", "2"), ["slice"]),
+        ((0, 4, 2), ("1", "2"), ["slice", "slice"]),
+        # only the run can tell whether there are as many
+        ((0, 3, 1), ("0", "k"), ["slice", "slice"]),
+    ],
+)
+def test_a_part_of_a_part_is_a_part(first: tuple[int, int, int], second: tuple[str, str], found: list[str]) -> None:
+    start, stop, step = first
+    body = f"a = slice(x, axes=(1,), starts=({start},), stops=({stop},), steps=({step},))\n"
+    body += "r = slice(a, axes=(1,), starts=({},), stops=({},), steps=(1,))".format(*second)
+    text = main_text(body, "x: float32[n, 4], y: float32[k]")
+    m = after(text, canonicalize.run, dead_code.run)
+    assert ops(m) == found
+    arrays = random_arrays(0, (3, 4), (2,))
+    assert_equal(evaluate(m, *arrays), evaluate(parse_module(text), *arrays))
+
+
+SOFTMAX = """m = max(x, axes=({},), keepdims=True)
+s = sub(x, m)
+e = exp(s)
+t = sum(e, axes=({},), keepdims={})
+"""
+
+
+@pytest.mark.parametrize(
+    ("greatest", "total", "keepdims", "end", "found"),
+    [
+        (-1, 1, True, "r = div(e, t)", ["softmax"]),
+        (0, 0, True, "r = div(e, t)", ["softmax"]),
+        (1, -1, True, "l = log(t)\nr = sub(s, l)", ["log_softmax"]),
+        # the maximum and the sum of other rows, and of another value
+        (0, 1, True, "r = div(e, t)", ["max", "sub", "exp", "sum", "div"]),
+        (1, 1, True, "r = div(s, t)", ["max", "sub", "exp", "sum", "div"]),
+        (1, 1, True, "l = log(t)\nr = sub(e, l)", ["max", "sub", "exp", "sum", "log", "sub"]),
+        (1, 1, True, "l = log(t)\nr = sub(x, l)", ["max", "sub", "exp", "sum", "log", "sub"]),
+    ],
+)
+def test_a_softmax_that_is_written_by_hand(greatest: int, total: int, keepdims: bool, end: str, found: list[str]) -> None:
+    text = main_text(SOFTMAX.format(greatest, total, keepdims) + end, "x: float32[n, 4]")
+    m = after(text, canonicalize.run, dead_code.run)
+    assert ops(m) == found
+    x = np.array([[0.0, -np.inf, 1e30, 3.0], [1.0, 2.0, 3.0, 4.0]], np.float32)
+    assert_equal(evaluate(m, x), evaluate(parse_module(text), x))
 
 
 def test_values_stay_bit_by_bit() -> None:
