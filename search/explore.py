@@ -179,7 +179,8 @@ class Explorer:
     def _rival(self, number: int) -> _Rival | None:
         c = self.candidates[number]
         try:
-            rival = _Rival(c.graph.origin, Scheduler(c.graph, self.sizes, self.model, c.maximum, self._rankings))
+            scheduler = Scheduler(c.graph, self.sizes, self.model, c.maximum, self._rankings, self.constants)
+            rival = _Rival(c.graph.origin, scheduler)
             rival.propose([rival.scheduler.first()])
             return rival
         except MirageError as e:
@@ -299,7 +300,7 @@ class Explorer:
                     self.rejected.append(f"{rival.origin}: {e}")
                     continue
                 # weights in panels may be what is best about a graph
-                packed = packed_variants(rival.scheduler.mugraph, best[0], self.constants, self.sizes)
+                packed = self._packed(rival.scheduler, best[0])
                 # as may half of the work
                 halved = itertools.islice(rival.scheduler.halved(best[0]), 1)
                 rival.propose([*best, *packed[:1], *halved])
@@ -361,5 +362,8 @@ class Explorer:
 
     def _near(self, scheduler: Scheduler, best: Schedule) -> Iterator[Schedule]:
         if not any(s.packed for s in best.kernels):
-            yield from packed_variants(scheduler.mugraph, best, self.constants, self.sizes)
+            yield from self._packed(scheduler, best)
         yield from scheduler.neighbours(best)
+
+    def _packed(self, scheduler: Scheduler, schedule: Schedule) -> list[Schedule]:
+        return packed_variants(scheduler.mugraph, schedule, self.constants, self.sizes, scheduler.once)

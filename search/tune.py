@@ -361,7 +361,8 @@ class Tuner:
         (paper, 4.1).
         """
         try:
-            return Scheduler(c.graph, self.sizes, self.model, c.maximum).within(SCHEDULES, self.model.machine.share)
+            scheduler = Scheduler(c.graph, self.sizes, self.model, c.maximum, constants=self.constants)
+            return scheduler.within(SCHEDULES, self.model.machine.share)
         except MirageError as e:
             self.rejected.append(f"{c.graph.origin}: {e}")
             return []

@@ -58,7 +58,7 @@ class CpuTuning:
     def _scheduler(self, graph: MuGraph, sizes: Mapping[str, int]) -> Scheduler:
         key = id(graph), tuple(sizes.values())
         if key not in self._schedulers:
-            self._schedulers[key] = Scheduler(graph, sizes, self.model)
+            self._schedulers[key] = Scheduler(graph, sizes, self.model, constants=self.constants)
         return self._schedulers[key]
 
     def us(self, graph: MuGraph, schedule: Any, sizes: Mapping[str, int], executable: Any = None) -> float:

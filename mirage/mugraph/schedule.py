@@ -52,7 +52,8 @@ class KernelSchedule(AxisSizes):
 
     `tiles` gives the tile (elements) of every parallel, loop and split axis, `splits` the grid size of every split axis,
     `lanes` the vector width of its thread graphs in elements. `packed` gives operands of the kernel, inputs of the muGraph
-    whose contents never change, that are stored tile after tile of a parallel axis: (which operand, the axis). The rows of
+    whose contents never change or what follows from such inputs alone, that are stored tile after tile of a parallel axis: (which
+    operand, the axis). The rows of
     block tensors are longer by a vector where `padded`, against rows that share sets of a cache. `last` gives results of the
     kernel that only graph-defined kernels read, with the axis that is stored last, where it is not the result's own last one:
     (which result, the axis).
@@ -191,10 +192,11 @@ class Schedule:
         assert node.graph is not None
         if not 0 <= operand < len(node.operands):
             raise ScheduleError(f"kernel {k}: operand {operand} is packed, but it has {len(node.operands)}")
-        source = graph.kernel.nodes[node.operands[operand].node]
-        if source.op != "input":
-            raise ScheduleError(f"kernel {k}: operand {operand} is computed by another kernel; pack inputs only")
-        if axis not in source.axes() or node.graph.role.get(axis) is not Role.PARALLEL or s.tile[axis] < 2:
+        r = node.operands[operand]
+        axes = graph.kernel.nodes[r.node].axes(r.out)
+        if not graph.axes.keys() >= set(axes):
+            raise ScheduleError(f"kernel {k}: operand {operand} is partial results, which are not packed; leave it")
+        if axis not in axes or node.graph.role.get(axis) is not Role.PARALLEL or s.tile[axis] < 2:
             raise ScheduleError(
                 f"kernel {k}: operand {operand} is packed along {axis}; pack along a parallel axis of it with tiles of 2 or more"
             )

@@ -17,6 +17,7 @@
 #define MOST_NUMBERS 256 /* of a layout: per array its rank, shape and strides */
 #define COPIES_LOG2 8
 #define MOST_COPIES (1 << COPIES_LOG2) /* packed copies that an argument of a layout knows the way to */
+#define MOST_TOGETHER 4 /* constants that a tensor is made of */
 #define LINE 64
 #define WRITEABLE 0x0400 /* NPY_ARRAY_WRITEABLE */
 
@@ -62,16 +63,18 @@ typedef struct {
     long low, high;
 } span;
 
-/* A packed copy of a constant argument: it lives, and is that of this address, as long as `changes` is what was `seen`. */
+/* What was made of constant arguments, as a packed copy is of one: it lives, and is that of these addresses, as long as `changes`
+ * is what was `seen`. */
 typedef struct {
-    void *address, *packed;
+    void *packed;
     object *copy;
     long seen;
+    const char *addresses[MOST_TOGETHER];
 } known_copy;
 
-/* An argument that is packed; `find` gives its copy, where `known`, of MOST_COPIES, does not. */
+/* A tensor that is made of constant arguments; `find` gives it, where `known`, of MOST_COPIES, does not. */
 typedef struct {
-    long tensor, argument;
+    long tensor, n_arguments, arguments[MOST_TOGETHER];
     const long *changes;
     object *find;
     known_copy *known;
@@ -264,25 +267,49 @@ static int overlaps(const state *s, const entry *e, char *const *data)
     return 0;
 }
 
-/* Where the copy of what lies at an address is known, if it is: the weights of each layer of a model have a place of their own. */
-static known_copy *place_of(const packed_argument *p, const char *address)
+/* Where what was made of arguments is known, if it is: the weights of each layer of a model have a place of their own. */
+static known_copy *place_of(const packed_argument *p, char *const *data)
 {
     /* by the golden ratio, which spreads places at equal distances evenly (Knuth, volume 3, 6.4) */
-    return p->known + ((uint64_t)((uintptr_t)address / LINE) * 0x9e3779b97f4a7c15u >> (64 - COPIES_LOG2));
+    uint64_t h = 0;
+    for (long j = 0; j < p->n_arguments; j++) h = (h ^ (uintptr_t)data[p->arguments[j]] / LINE) * 0x9e3779b97f4a7c15u;
+    return p->known + (h >> (64 - COPIES_LOG2));
 }
 
-/* Finds the copy of an argument; 0 with an exception. */
-static int find_copy(const packed_argument *p, known_copy *k, object *argument, char *address)
+static int is_known(const packed_argument *p, const known_copy *k, char *const *data)
+{
+    if (!k->copy || k->seen != *p->changes) return 0;
+    for (long j = 0; j < p->n_arguments; j++) {
+        if (k->addresses[j] != data[p->arguments[j]]) return 0;
+    }
+    return 1;
+}
+
+/* Finds what is made of arguments; 0 with an exception. */
+static int find_copy(const packed_argument *p, known_copy *k, object *const *arguments, char *const *data)
 {
     k->copy = NULL;
     const long changes = *p->changes;
-    object *const at = python.api.integer(address);
-    object *const copy = at ? python.api.call(p->find, at, argument, (object *)NULL) : NULL;
-    if (at) python.api.decref(at);
+    /* the addresses, and then the arguments; nothing ends them */
+    object *given[2 * MOST_TOGETHER] = {NULL};
+    int failed = 0;
+    for (long j = 0; j < p->n_arguments; j++) {
+        given[j] = python.api.integer(data[p->arguments[j]]);
+        given[p->n_arguments + j] = arguments[p->arguments[j]];
+        failed |= !given[j];
+    }
+    object *const copy = failed ? NULL : python.api.call(p->find, given[0], given[1], given[2], given[3], given[4], given[5], given[6], given[7], (object *)NULL);
     object *const packed = copy ? python.api.attribute(copy, python.address_name) : NULL;
-    if (packed) *k = (known_copy){address, python.api.as_pointer(packed), copy, changes};
-    else if (copy) python.api.decref(copy);
-    if (packed) python.api.decref(packed);
+    if (packed) {
+        *k = (known_copy){python.api.as_pointer(packed), copy, changes, {NULL}};
+        for (long j = 0; j < p->n_arguments; j++) k->addresses[j] = data[p->arguments[j]];
+        python.api.decref(packed);
+    } else if (copy) {
+        python.api.decref(copy);
+    }
+    for (long j = 0; j < p->n_arguments; j++) {
+        if (given[j]) python.api.decref(given[j]);
+    }
     return packed != NULL;
 }
 
@@ -291,14 +318,13 @@ static int hold_packed(entry *e, object *const *arguments, char *const *data)
 {
     for (long i = 0; i < e->l.n_packed; i++) {
         e->held[i] = NULL;
-        __builtin_prefetch(place_of(e->packed + i, data[e->packed[i].argument]), 1);
+        __builtin_prefetch(place_of(e->packed + i, data), 1);
     }
     for (long i = 0; i < e->l.n_packed; i++) {
         const packed_argument *const p = e->packed + i;
-        char *const address = data[p->argument];
-        known_copy *const k = place_of(p, address);
-        if (k->copy && k->seen == *p->changes && k->address == address) python.api.incref(k->copy);
-        else if (!find_copy(p, k, arguments[p->argument], address)) return 0;
+        known_copy *const k = place_of(p, data);
+        if (is_known(p, k, data)) python.api.incref(k->copy);
+        else if (!find_copy(p, k, arguments, data)) return 0;
         e->held[i] = k->copy;
         e->args.tensors[p->tensor] = k->packed;
     }

@@ -55,7 +55,8 @@ class Emitted:
     companions with running maxima, and forms of inputs; `dtypes` are what they are stored in. `in_code` are those that C
     functions read or write. `outputs` are the tensors that the muGraph returns; `dims` are appended to the axis sizes.
     `packed` are tensors that hold inputs as a kernel's schedule wants them packed. `once` are the stages that need not run again
-    for the same constants, `kept` the tensors that they write, and `constants` the inputs that they read.
+    for the same constants, `constants` the inputs that they read, and `made_once` the tensors that they write; other stages read
+    `kept`, which are some of these, and `kept_packed`, which hold some of these packed.
     """
 
     source: str
@@ -70,8 +71,10 @@ class Emitted:
     in_code: frozenset[int]
     packed: tuple[Packing, ...]
     once: frozenset[int] = frozenset()
-    kept: tuple[int, ...] = ()
     constants: tuple[int, ...] = ()
+    made_once: frozenset[int] = frozenset()
+    kept: tuple[int, ...] = ()
+    kept_packed: tuple[Packing, ...] = ()
 
 
 def bind_hints(mugraph: MuGraph, hints: Mapping[str, int]) -> dict[str, int]:
@@ -132,7 +135,7 @@ class Emitter:
         self.stages: list[CodeStage | LibraryStage] = []
         self._once = computed_once(mugraph, constants, maximum)
         self._once_stages: set[int] = set()
-        self._kept: list[int] = []
+        self._made_once: set[int] = set()
         self._plan(program, companions(mugraph, maximum))
 
     def _collect_dims(self) -> None:
@@ -163,14 +166,14 @@ class Emitter:
         return self._tensor(axes, self.real if partial else between_dtype(self.storage))
 
     def _packed(self, source: Tensor, axis: str, tile: int) -> Tensor:
-        """The packed form of an input, which kernels that want the same one share."""
+        """The packed form of an input, or of what is computed once, which kernels that want the same one share."""
         if self.sizes[axis].is_Integer:
             tile = min(tile, max(int(self.sizes[axis]), 1))
         axes = (*(a for a in source.axes if a != axis), axis)
         for p in self.packed:
             if (p.input, p.axes, p.tile) == (source.index, axes, tile):
                 return self.tensors[p.tensor]
-        tensor = self._tensor(axes, self.storage, packed=True)
+        tensor = self._tensor(axes, self.storage if source.half else self.real, packed=True)
         self.packed.append(Packing(source.index, tensor.index, axes, tile))
         return tensor
 
@@ -187,7 +190,7 @@ class Emitter:
                 results = {r: self._result(r) for r in (Ref(i, k) for k in range(len(nodes[i].dims)))}
                 values.update(results)
                 if i in self._once:
-                    self._kept += [t.index for t in results.values()]
+                    self._made_once |= {t.index for t in results.values()}
                 if defined:
                     self._kernel(i, program, known, values, carried)
             if defined:
@@ -242,6 +245,7 @@ class Emitter:
         w.lines += body.lines
         dims = tuple(d for d in self.dims if not d.is_Integer)
         tensors = tuple(t.axes for t in self.tensors)
+        inputs = len(self.mugraph.inputs)
         return Emitted(
             w.text(),
             self._parts(),
@@ -249,14 +253,16 @@ class Emitter:
             dims,
             tensors,
             tuple(self.storage if t.half else self.real for t in self.tensors),
-            len(self.mugraph.inputs),
+            inputs,
             self.outputs,
             tuple(self.stages),
             self._in_code(),
-            tuple(self.packed),
+            tuple(p for p in self.packed if p.input < inputs),
             frozenset(self._once_stages),
-            tuple(self._kept),
             self._fixed_inputs(),
+            frozenset(self._made_once),
+            self._kept(),
+            tuple(p for p in self.packed if p.input >= inputs),
         )
 
     def _fixed_inputs(self) -> tuple[int, ...]:
@@ -264,6 +270,14 @@ class Emitter:
         nodes = self.mugraph.kernel.nodes
         read = {r.node for i in self._once for r in nodes[i].operands}
         return tuple(sorted(nodes[i].attr["index"] for i in read if nodes[i].op == "input"))
+
+    def _kept(self) -> tuple[int, ...]:
+        """What is computed once, and read by what is not."""
+        read = {t.index for k in self.kernels if k.kernel not in self._once for t in k.inputs}
+        for number, stage in enumerate(self.stages):
+            if isinstance(stage, LibraryStage) and number not in self._once_stages:
+                read |= stage.tensors()
+        return tuple(sorted(read & self._made_once))
 
     def _in_code(self) -> frozenset[int]:
         found = {t.index for k in self.kernels for t in (*k.inputs, *k.outputs)}

@@ -76,7 +76,8 @@ def runs(mugraph: MuGraph, once: Collection[int] = ()) -> list[tuple[bool, list[
 
 
 def computed_once(mugraph: MuGraph, constants: Collection[str], maximum: RunningMaximum) -> frozenset[int]:
-    """The kernel-level operators that follow from constant arguments alone, and whose results only other operators read.
+    """The kernel-level operators that follow from constant arguments alone, and whose results only other operators read, with the
+    numbers that they need.
 
     Not those of exps whose maximum goes along with their results.
     """
@@ -91,11 +92,12 @@ def computed_once(mugraph: MuGraph, constants: Collection[str], maximum: Running
             fixed[i] = mugraph.inputs[n.attr["index"]].argument in constants
         elif n.op in ("constant", "size"):
             # what needs nothing is no reason
-            fixed[i] = None
+            fixed[i] = None if i not in results else False
         else:
             below = [fixed[r.node] for r in n.operands]
             fixed[i] = i not in shifted | results and True in below and False not in below
-    return frozenset(i for i, found in fixed.items() if found and nodes[i].op != "input")
+    found = {i for i, once in fixed.items() if once and nodes[i].op != "input"}
+    return frozenset(found | {r.node for i in found for r in nodes[i].operands if fixed[r.node] is None})
 
 
 def library_stage(

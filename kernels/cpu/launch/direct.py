@@ -25,6 +25,8 @@ from mirage.kernels.cpu.launch.memory import address, address_by_field
 
 #: arrays of a call, and numbers of their layout (rank, shape and strides of each), at most
 _MOST_ARRAYS, _MOST_NUMBERS = 32, 256
+#: constants that a tensor is made of, at most
+_MOST_TOGETHER = 4
 #: bytes of the tensors between operators, at most: longer calls have no need to be short
 _MOST_WORKSPACE = 1 << 20
 _METH_FASTCALL = 0x0080
@@ -64,7 +66,8 @@ class _Packed(ctypes.Structure):
 
     _fields_ = (
         ("tensor", ctypes.c_long),
-        ("argument", ctypes.c_long),
+        ("n_arguments", ctypes.c_long),
+        ("arguments", ctypes.c_long * _MOST_TOGETHER),
         ("changes", ctypes.c_void_p),
         ("find", ctypes.py_object),
         ("known", ctypes.c_void_p),
@@ -222,9 +225,15 @@ class DirectCalls:
         numbers = [
             n for shape, strides in zip(key[::2], key[1::2], strict=True) for n in (len(shape), *shape, *strides)
         ]
-        if frame.need > _MOST_WORKSPACE or len(numbers) > _MOST_NUMBERS or not self._start(call.code.threads):
+        together = max((len(of) for _, of, _, _ in call.packed), default=0)
+        if frame.need > _MOST_WORKSPACE or len(numbers) > _MOST_NUMBERS or together > _MOST_TOGETHER:
             return True
-        packed = [_Packed(t, k, ctypes.addressof(copies.changes), find) for t, k, find, copies in call.packed]
+        if not self._start(call.code.threads):
+            return True
+        packed = [
+            _Packed(t, len(of), (ctypes.c_long * _MOST_TOGETHER)(*of), ctypes.addressof(copies.changes), find)
+            for t, of, find, copies in call.packed
+        ]
         given_shapes = [] if spans else list(shapes)
         tables = {
             "key": _numbers(numbers),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -15,15 +15,17 @@ from mirage.errors import InputError
 from mirage.ir.axes import AxisDims, argument_places, read_arguments
 from mirage.ir.dims import Dim, evaluate
 from mirage.ir.types import DTYPES
+from mirage.kernels.copies import Copies
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.emit.mugraph import Emitter
 from mirage.kernels.cpu.emit.stages import CodeStage, LibraryStage
 from mirage.kernels.cpu.launch import pool
 from mirage.kernels.cpu.launch.direct import DirectCalls
 from mirage.kernels.cpu.launch.frames import BoundCall, Code, Frame, Workspace
-from mirage.kernels.cpu.launch.kept import Kept, KeptTensors
-from mirage.kernels.cpu.launch.memory import LINE, address, aligned
+from mirage.kernels.cpu.launch.kept import KeptTensors
+from mirage.kernels.cpu.launch.memory import LINE, address
 from mirage.kernels.cpu.launch.packing import PackedCopies, PackedCopy, check_packed
+from mirage.kernels.cpu.launch.pages import in_large_pages
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph, partial_axis
 from mirage.mugraph.schedule import Schedule
@@ -101,13 +103,16 @@ class CpuExecutable:
         self._places = argument_places(mugraph.inputs)
         self._in_order = self._places == tuple(range(len(self._places)))
         self._stages: list[tuple[Any, LibraryStage | None]] = self._load(seconds)
-        functions = [code for code, _ in self._stages if code is not None]
+        each_call = [stage for number, stage in enumerate(self._stages) if number not in self.emitted.once]
+        functions = [code for code, _ in each_call if code is not None]
         self._code = Code(mugraph.name, functions, pool.run_address() if functions else 0, num_threads())
         self._shapes: dict[tuple[tuple[str, int], ...], _Shape] = {}
         self._workspaces: list[Workspace] = []
         self._copies = [PackedCopies(p, mugraph.inputs[p.input].axes) for p in self.emitted.packed]
         #: what follows from constants alone
         self._kept = KeptTensors() if self.emitted.once else None
+        #: tensors that hold others packed
+        self._packings = {p.tensor: p for p in (*self.emitted.packed, *self.emitted.kept_packed)}
         #: tensor -> result that its operator writes itself: the first one with the same axes, and the same last
         # axis where C code uses it
         self._direct: dict[int, int] = {}
@@ -117,7 +122,7 @@ class CpuExecutable:
             if t >= self.emitted.inputs and t not in self._direct and same:
                 self._direct[t] = k
         #: whether it calls NumPy and BLAS, whose threads spin for a while after a call
-        self.calls_library = any(library is not None for _, library in self._stages)
+        self.calls_library = any(library is not None for _, library in each_call)
         #: whether every result is written by an operator, a C function
         written = (self._direct.get(t) == k for k, t in enumerate(self.emitted.outputs))
         self._writes_all = not self.calls_library and all(written)
@@ -161,9 +166,9 @@ class CpuExecutable:
 
     def packed(self) -> list[np.ndarray]:
         """The packed copies of its inputs that there are, and what was computed from constants alone."""
-        packed = [copy.packed for copies in self._copies for copy in copies.all()]
-        kept = [] if self._kept is None else [a for k in self._kept.all() for a in k.tensors.values()]
-        return [*packed, *kept]
+        copies = [copy for copies in self._copies for copy in copies.all()]
+        kept = [] if self._kept is None else [copy for k in self._kept.all() for copy in k.tensors.values()]
+        return [copy.packed for copy in (*copies, *kept)]
 
     def forget(self) -> None:
         """Drop the packed copies of constants, and what was computed from these; both are made again when they are needed."""
@@ -187,17 +192,16 @@ class CpuExecutable:
 
     def _between(self) -> list[int]:
         """The tensors that operators hand on to others, for which a call needs memory."""
-        packed = {p.tensor for p in self.emitted.packed}
-        count = range(self.emitted.inputs, len(self.emitted.tensors))
-        return [t for t in count if t not in self._direct and t not in packed]
+        found = {*self._direct, *self._packings, *self.emitted.made_once}
+        return [t for t in range(self.emitted.inputs, len(self.emitted.tensors)) if t not in found]
 
     def bind(self, sizes: Mapping[str, int], strides: Sequence[Strides]) -> BoundCall | None:
         """A call for aligned arrays with these strides (bytes) of the arguments, then of the results.
 
-        None where a call has more to do than to run C code: where arrays must be copied, library calls take part, an input is a
-        result, or something is computed once.
+        None where a call has more to do than to run C code: where arrays must be copied, library calls take part, or an input is
+        a result.
         """
-        if not self._writes_all or self._kept is not None:
+        if not self._writes_all:
             return None
         shape = self._shape(sizes)
         count = max(self._places, default=-1) + 1
@@ -209,10 +213,14 @@ class CpuExecutable:
                 return None
         places = [(i, k) for i, k in enumerate(self._places) if i in self.emitted.in_code]
         places += [(t, count + k) for t, k in self._direct.items()]
-        packed = [
-            (p.tensor, self._places[p.input], self._finder(shape, copies, inputs[p.input]), copies)
+        packed: list[tuple[int, tuple[int, ...], Callable[..., PackedCopy], Copies[Any]]] = [
+            (p.tensor, (self._places[p.input],), self._finder(shape, copies, inputs[p.input]), copies)
             for p, copies in zip(self.emitted.packed, self._copies, strict=True)
         ]
+        if self._kept is not None:
+            find = self._finder_of_kept(self._kept, shape, inputs, results)
+            of = tuple(self._places[i] for i in self.emitted.constants)
+            packed += [(t, of, partial(find, t), self._kept) for t in self._read_kept()]
         return BoundCall(self._code, lambda: self._frame(shape, inputs, results), self._workspaces, places, packed)
 
     def prepared(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> Callable[[], Any]:
@@ -238,6 +246,29 @@ class CpuExecutable:
 
         def find(at: int, given: Any) -> PackedCopy:
             return copies.get((at, *key), given, lambda: to_numpy(given, name), shape.axes)
+
+        return find
+
+    def _read_kept(self) -> list[int]:
+        """The tensors, and packed forms of tensors, that follow from constants alone and that calls read."""
+        return [*self.emitted.kept, *(p.tensor for p in self.emitted.kept_packed)]
+
+    def _finder_of_kept(
+        self, kept: KeptTensors, shape: _Shape, inputs: Sequence[Strides], results: Sequence[Strides]
+    ) -> Callable[..., PackedCopy]:
+        """What finds a tensor by its number, the addresses of the constants, and these as the user passed them."""
+        numbers = self.emitted.constants
+        names = [self.mugraph.inputs[i].argument for i in numbers]
+        layouts = [(shape.inputs[i], inputs[i]) for i in numbers]
+
+        def find(t: int, *found: Any) -> PackedCopy:
+            addresses, given = found[: len(numbers)], found[len(numbers) :]
+            key = (*((at, *layout) for at, layout in zip(addresses, layouts, strict=True)), *shape.values)
+
+            def arrays() -> list[np.ndarray]:
+                return [to_numpy(x, name) for x, name in zip(given, names, strict=True)]
+
+            return kept.get(key, given, arrays, partial(self._compute_once, shape, inputs, results)).tensors[t]
 
         return find
 
@@ -284,20 +315,12 @@ class CpuExecutable:
         for t, k in self._direct.items():
             frame.tensors[t] = address(results_in[k])
         held = self._pack(shape, frame, inputs, inputs if given is None else given)
-        kept = self._find_kept(shape, inputs, inputs if given is None else given)
-        for t, a in kept.tensors.items() if kept is not None else ():
-            frame.put(t, a)
-        memory = self._memory(shape, frame, arrays, results_in) if self.calls_library else []
-        for number, (code, library) in enumerate(self._stages):
-            if kept is not None and number in self.emitted.once:
-                continue
-            if library is not None:
-                library.run(shape.scalars[number].copy(), shape.axes, memory)
-            else:
-                self._code.run(frame, code)
-        del held
-        if self._kept is not None and kept is None:
-            self._keep(self._kept, shape, frame, inputs, inputs if given is None else given)
+        kept = self._find_kept(shape, arrays, results_in, inputs, inputs if given is None else given)
+        for t, copy in kept.items():
+            frame.tensors[t] = copy.address
+        memory = self._memory(shape, frame, dict(enumerate(arrays)), results_in, kept) if self.calls_library else []
+        self._run([k for k in range(len(self._stages)) if k not in self.emitted.once], shape, frame, memory)
+        del held, kept
         self._finish(shape, frame, arrays, results, results_in)
         if taken is not None:
             self._workspaces.append(taken)
@@ -305,6 +328,14 @@ class CpuExecutable:
             frame.release()
         free.append(frame)
         return results
+
+    def _run(self, stages: Iterable[int], shape: _Shape, frame: Frame, memory: Sequence[Any]) -> None:
+        for number in stages:
+            code, library = self._stages[number]
+            if library is not None:
+                library.run(shape.scalars[number].copy(), shape.axes, memory)
+            else:
+                self._code.run(frame, code)
 
     def _shape(self, sizes: Mapping[str, int]) -> _Shape:
         key = tuple(sizes.items())
@@ -335,24 +366,40 @@ class CpuExecutable:
         key = tuple((address(a), a.shape, a.strides) for a in arrays)
         return (*key, *shape.values), [given[k] for k in places], arrays
 
-    def _find_kept(self, shape: _Shape, inputs: Sequence[np.ndarray], given: Sequence[Any]) -> Kept | None:
+    def _find_kept(
+        self,
+        shape: _Shape,
+        arrays: Sequence[np.ndarray],
+        results: Sequence[np.ndarray],
+        inputs: Sequence[np.ndarray],
+        given: Sequence[Any],
+    ) -> Mapping[int, PackedCopy]:
+        """What follows from constants alone; `arrays` and `results` are what C code reads and writes."""
         if self._kept is None:
-            return None
-        key, constants, _ = self._constants(shape, inputs, given)
-        return self._kept.find(key, constants)
+            return {}
+        key, constants, views = self._constants(shape, inputs, given)
 
-    def _keep(
-        self, kept: KeptTensors, shape: _Shape, frame: Frame, inputs: Sequence[np.ndarray], given: Sequence[Any]
-    ) -> None:
-        """Keep what this call has computed of constants alone."""
-        key, constants, arrays = self._constants(shape, inputs, given)
-        found: dict[int, np.ndarray] = {}
-        for t in self.emitted.kept:
-            own = frame.own[t]
-            assert own is not None
-            found[t] = aligned(own.size, own.dtype).reshape(own.shape)
-            found[t][...] = own
-        kept.keep(key, constants, arrays, found)
+        def make(_: Sequence[np.ndarray]) -> dict[int, PackedCopy]:
+            strides = [a.strides for a in arrays], [a.strides for a in results]
+            return self._compute_once(shape, *strides, [arrays[i] for i in self.emitted.constants])
+
+        return self._kept.get(key, constants, lambda: views, make).tensors
+
+    def _compute_once(
+        self, shape: _Shape, inputs: Sequence[Strides], results: Sequence[Strides], constants: Sequence[np.ndarray]
+    ) -> dict[int, PackedCopy]:
+        """Compute what follows from these constants alone, and pack it as kernels read it; strides are those of a call."""
+        given = dict(zip(self.emitted.constants, constants, strict=True))
+        frame = self._frame(shape, inputs, results, once=True)
+        frame.take([])
+        for i, a in given.items():
+            frame.tensors[i] = address(a)
+        self._run(sorted(self.emitted.once), shape, frame, self._memory(shape, frame, given))
+        own: dict[int, np.ndarray] = {t: a for t, a in enumerate(frame.own) if a is not None}
+        found = {t: _copied(own[t]) for t in self.emitted.kept}
+        for p in self.emitted.kept_packed:
+            found[p.tensor] = p.pack(own[p.input], self._order(p.input), shape.axes)
+        return {t: PackedCopy(a, address(a)) for t, a in found.items()}
 
     def _checked(self, inputs: Sequence[np.ndarray], shape: _Shape) -> list[np.ndarray]:
         read = inputs
@@ -419,8 +466,10 @@ class CpuExecutable:
                 outs[k] = np.empty(shape.outputs[k], self.dtype)
         return inputs, outs
 
-    def _frame(self, shape: _Shape, inputs: Sequence[Strides], results: Sequence[Strides]) -> Frame:
-        packed = {p.tensor: p for p in self.emitted.packed}
+    def _frame(
+        self, shape: _Shape, inputs: Sequence[Strides], results: Sequence[Strides], *, once: bool = False
+    ) -> Frame:
+        """A frame for arrays with these strides: of a call, or of what is computed once."""
         tensors: list[tuple[int, ...] | None] = []
         strides: list[int] = []
         for t, axes in enumerate(self.emitted.tensors):
@@ -436,23 +485,31 @@ class CpuExecutable:
                 assert found is not None
                 strides += found
                 tensors.append(None)
-            elif t in packed:
-                strides += packed[t].strides(shape.axes)
+            elif t in self._packings:
+                strides += self._packings[t].strides(shape.axes)
                 tensors.append(None)
             else:
                 extents = tuple(shape.axes[a] for a in axes)
                 strides += [prod(extents[i + 1 :]) for i in range(len(extents))]
-                tensors.append(extents)
+                tensors.append(extents if (t in self.emitted.made_once) == once else None)
         return Frame(shape.values, tensors, self.emitted.dtypes, strides)
 
     def _memory(
-        self, shape: _Shape, frame: Frame, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]
+        self,
+        shape: _Shape,
+        frame: Frame,
+        arrays: Mapping[int, np.ndarray],
+        results: Sequence[np.ndarray] = (),
+        kept: Mapping[int, PackedCopy] | None = None,
     ) -> list[Any]:
         """Arrays over their axes of the tensors that library calls use; views of what the call gives."""
         memory: list[Any] = frame.own.copy()
+        for t, copy in (kept or {}).items():
+            memory[t] = copy.packed
         for t, axes in self._taken:
-            memory[t] = arrays[t] if axes is None else arrays[t].reshape([shape.axes[a] for a in axes])
-        for t, k, axes, perm in self._given:
+            if t in arrays:
+                memory[t] = arrays[t] if axes is None else arrays[t].reshape([shape.axes[a] for a in axes])
+        for t, k, axes, perm in self._given if results else ():
             # a dim is only divided, which needs no copy
             split = results[k].reshape([shape.axes[a] for a in axes])
             memory[t] = split.transpose(perm)
@@ -488,3 +545,9 @@ class CpuExecutable:
             value = value.transpose([order.index(a) for a in axes if a in order])
             value = value.reshape([shape.axes[a] if a in order else 1 for a in axes])
             results[k][...] = np.broadcast_to(value, [shape.axes[a] for a in axes]).reshape(shape.outputs[k])
+
+
+def _copied(array: np.ndarray) -> np.ndarray:
+    found = in_large_pages(array.size, array.dtype).reshape(array.shape)
+    found[...] = array
+    return found

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import MirageError
+from mirage.kernels.copies import Copies
 from mirage.kernels.cpu.launch.memory import LINE, address, aligned
-from mirage.kernels.cpu.launch.packing import PackedCopies, PackedCopy
+from mirage.kernels.cpu.launch.packing import PackedCopy
 from mirage.kernels.cpu.launch.rounds import Launch, launcher, pointers_to
 
 _BYTE = np.dtype(np.uint8)
@@ -88,13 +89,6 @@ class Frame:
         self._memory = None
         self._place(memory[-address(memory) % LINE :])
 
-    def put(self, t: int, array: np.ndarray) -> None:
-        """A tensor between operators of the next call is this array, which is kept elsewhere."""
-        self.own[t] = array
-        self.tensors[t] = address(array)
-        # the next workspace places it anew
-        self._memory = None
-
     def release(self) -> None:
         """Keep no hold of memory that a call gave."""
         self.own = [None] * len(self.own)
@@ -139,7 +133,8 @@ class BoundCall:
     """A compiled muGraph for arrays of known sizes and strides, whose results C code writes in place.
 
     A call gives addresses only. May run in several threads at once: each has a frame of its own. `places` are (tensor, which
-    address), `packed` (tensor, which argument, what finds its packed copy by its address, among which).
+    address), `packed` (tensor, which constant arguments it is made of, what finds it by their addresses and themselves, among
+    which).
     """
 
     def __init__(
@@ -148,7 +143,7 @@ class BoundCall:
         make: Callable[[], Frame],
         workspaces: list[Workspace],
         places: Sequence[tuple[int, int]],
-        packed: Sequence[tuple[int, int, Callable[[int, Any], PackedCopy], PackedCopies]],
+        packed: Sequence[tuple[int, tuple[int, ...], Callable[..., PackedCopy], Copies[Any]]],
     ) -> None:
         self.code = code
         self.make = make
@@ -172,8 +167,8 @@ class BoundCall:
         for t, k in self.places:
             tensors[t] = addresses[k]
         held = []  # copies, which another thread may drop
-        for t, k, find, _ in self.packed:
-            held.append(copy := find(addresses[k], given[k]))
+        for t, of, find, _ in self.packed:
+            held.append(copy := find(*[addresses[k] for k in of], *[given[k] for k in of]))
             tensors[t] = copy.address
         workspace = None
         if frame.need:

@@ -19,10 +19,12 @@ from mirage.ir.types import DTYPES, compute_dtype
 from mirage.kernels.copies import Copies
 from mirage.kernels.cpu.emit.matmul import STREAM_ROWS, block_vectors
 from mirage.kernels.cpu.emit.plan import VECTOR_BYTES
+from mirage.kernels.cpu.emit.stages import computed_once
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.pages import in_large_pages
+from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph, Node, Role
-from mirage.mugraph.schedule import KernelSchedule, Schedule
+from mirage.mugraph.schedule import KernelSchedule, Schedule, kernel_numbers
 
 #: elements of a tile that is wide enough for packed inputs
 NARROW = 256
@@ -31,18 +33,26 @@ _IN_LARGE_PAGES = 4 << 20
 
 
 def check_packed(mugraph: MuGraph, schedule: Schedule, constants: Collection[str]) -> None:
-    """Raises ScheduleError where a schedule packs an argument that is not among the constants."""
+    """Raises ScheduleError where a schedule packs what is neither among the constants nor follows from these alone."""
+    if not any(own.packed for own in schedule.kernels):
+        return
+    once = computed_once(mugraph, constants, analyze(mugraph))
     for node, own in zip(mugraph.kernels, schedule.kernels, strict=True):
         for operand, _ in own.packed:
+            if is_constant(mugraph, node, operand, constants, once):
+                continue
             source = mugraph.kernel.nodes[node.operands[operand].node]
+            if source.op != "input":
+                what = f"the schedule packs the result of {source.op}, which every call computes; name its inputs in constants"
+                raise ScheduleError(f"{mugraph.name}: {what}")
             name = mugraph.inputs[source.attr["index"]].argument
-            if name not in constants:
-                raise ScheduleError(f"{mugraph.name}: the schedule packs {name}, which is not constant; name it in constants")
+            raise ScheduleError(f"{mugraph.name}: the schedule packs {name}, which is not constant; name it in constants")
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How input `input` of a muGraph is stored as kernel-level tensor `tensor`: [tiles of the last axis][other axes][tile].
+    """How kernel-level tensor `input`, an input of the muGraph or what follows from constants alone, is stored as tensor
+    `tensor`: [tiles of the last axis][other axes][tile].
 
     The last tile has the room of a whole one.
     """
@@ -124,13 +134,14 @@ class PackedCopies(Copies[PackedCopy]):
 
 
 def packed_variants(
-    mugraph: MuGraph, schedule: Schedule, constants: Collection[str], sizes: Mapping[str, int]
+    mugraph: MuGraph, schedule: Schedule, constants: Collection[str], sizes: Mapping[str, int], once: Collection[int] = ()
 ) -> list[Schedule]:
     """The schedule with its constant inputs packed: in panels, as wide as the register blocks of products of few rows, which
     read them from the first element to the last; in its own tiles; and in narrower ones where those are wide, as rows that
     are contiguous need not be long. Empty where packing changes nothing, not even the pages that hold a small input.
 
-    `constants` are names of the program's inputs, `sizes` those of the dim symbols to expect.
+    `constants` are names of the program's inputs, `sizes` those of the dim symbols to expect. What operators compute `once`, see
+    `computed_once`, is packed for the kernels that run in every call, like an input.
     """
     axis_sizes = {a: evaluate(d, sizes) for a, d in mugraph.axes.items()}
     dtype = DTYPES[mugraph.dtype]
@@ -141,7 +152,7 @@ def packed_variants(
         return lanes * int(block_vectors(rows)) if lanes and rows <= STREAM_ROWS else NARROW
 
     widths: list[Callable[[int], int | None]] = [panel, lambda rows: None, lambda rows: NARROW]
-    found = [_packed(mugraph, schedule, constants, axis_sizes, width) for width in widths]
+    found = [_packed(mugraph, schedule, constants, axis_sizes, once, width) for width in widths]
     return [s for s in dict.fromkeys(found) if any(k.packed for k in s.kernels)]
 
 
@@ -150,14 +161,15 @@ def _packed(
     schedule: Schedule,
     constants: Collection[str],
     sizes: Mapping[str, int],
+    once: Collection[int],
     width: Callable[[int], int | None],
 ) -> Schedule:
     """The schedule with its constant inputs packed, in tiles of at most the `width` for so many rows of a product."""
     kernels = []
-    for s, node in zip(schedule.kernels, mugraph.kernels, strict=True):
+    for number, s, node in zip(kernel_numbers(mugraph), schedule.kernels, mugraph.kernels, strict=True):
         packed, tiles = [], dict(s.tiles)
         for j in range(len(node.operands)):
-            if not is_constant(mugraph, node, j, constants):
+            if number in once or not is_constant(mugraph, node, j, constants, once):
                 continue
             most = width(_rows(mugraph, node, j, s, sizes))
             if (axis := _axis(mugraph, node, j, s, sizes, most)) is not None:
@@ -169,17 +181,27 @@ def _packed(
 
 def _rows(mugraph: MuGraph, node: Node, operand: int, s: KernelSchedule, sizes: Mapping[str, int]) -> int:
     """The rows of a block that are multiplied with an input: those along the grid's axes that it does not have."""
-    source = mugraph.kernel.nodes[node.operands[operand].node]
-    own = mugraph.inputs[source.attr["index"]].axes
+    own = _axes(mugraph, node, operand)
     assert node.graph is not None
     grid = (a for a, r in node.graph.roles if r is Role.PARALLEL and a not in own)
     # a partial axis is as long as an earlier kernel splits it
     return prod(min(s.tile[a], sizes.get(a, s.tile[a])) for a in grid)
 
 
-def is_constant(mugraph: MuGraph, node: Node, operand: int, constants: Collection[str]) -> bool:
-    """Whether an operand of a kernel is an input of the muGraph that never changes."""
-    source = mugraph.kernel.nodes[node.operands[operand].node]
+def _axes(mugraph: MuGraph, node: Node, operand: int) -> tuple[str, ...]:
+    """The axes of an operand of a kernel."""
+    r = node.operands[operand]
+    return mugraph.kernel.nodes[r.node].axes(r.out)
+
+
+def is_constant(
+    mugraph: MuGraph, node: Node, operand: int, constants: Collection[str], once: Collection[int] = ()
+) -> bool:
+    """Whether an operand of a kernel never changes: an input of the muGraph, or a result that operators compute `once`, whole."""
+    number = node.operands[operand].node
+    if number in once:
+        return mugraph.axes.keys() >= set(_axes(mugraph, node, operand))
+    source = mugraph.kernel.nodes[number]
     return source.op == "input" and mugraph.inputs[source.attr["index"]].argument in constants
 
 
@@ -190,8 +212,7 @@ def _axis(
     is stored so already, in large pages.
     """
     assert node.graph is not None
-    source = mugraph.kernel.nodes[node.operands[operand].node]
-    axes = mugraph.inputs[source.attr["index"]].axes
+    axes = _axes(mugraph, node, operand)
     small = prod(sizes[a] for a in axes) * DTYPES[mugraph.dtype].itemsize < _IN_LARGE_PAGES
     role = node.graph.role
     if len(axes) < 2:

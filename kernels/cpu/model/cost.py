@@ -8,7 +8,7 @@ It orders candidates for a profiler (Mirage, section 6: layouts and sizes are ch
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -262,13 +262,13 @@ class CostModel:
         estimate: np.ndarray = self.coefficients @ counts
         return estimate
 
-    def library(self, mugraph: MuGraph, sizes: Mapping[str, int]) -> Counts:
-        """Counts [features] of the predefined operators of a muGraph, for these sizes of its axes."""
+    def library(self, mugraph: MuGraph, sizes: Mapping[str, int], once: Collection[int] = ()) -> Counts:
+        """Counts [features] of the predefined operators of a muGraph, for these sizes of its axes; of none that run `once`."""
         counts = np.zeros(len(FEATURES))
         lanes = VECTOR_BYTES // compute_dtype(DTYPES[mugraph.dtype]).itemsize
         nodes = mugraph.kernel.nodes
-        for n in nodes:
-            if n.op in ("input", "graph", "constant", "size"):
+        for i, n in enumerate(nodes):
+            if i in once or n.op in ("input", "graph", "constant", "size"):
                 continue
             operands = [nodes[r.node].axes(r.out) for r in n.operands]
             counts[_INDEX["library"]] += 1
@@ -280,11 +280,14 @@ class CostModel:
                     counts[_INDEX["library_fma"]] += prod(sizes[a] for a in space) / lanes
         return counts
 
-    def home(self, mugraph: MuGraph, sizes: Mapping[str, int]) -> str:
+    def home(self, mugraph: MuGraph, sizes: Mapping[str, int], once: Collection[int] = ()) -> str:
         """Where the kernel-level tensors of a muGraph are between two calls, by the bytes of all of them: the feature that
-        counts what comes from there.
+        counts what comes from there. What only operators that run `once` read does not count.
         """
-        tensors = [n.axes(k) for n in mugraph.kernel.nodes for k in range(len(n.dims))]
+        nodes = mugraph.kernel.nodes
+        read = {r.node for i, n in enumerate(nodes) if i not in once for r in n.operands}
+        unread = {i for i, n in enumerate(nodes) if i in once or n.op == "input"} - read if once else set()
+        tensors = [n.axes(k) for i, n in enumerate(nodes) if i not in unread for k in range(len(n.dims))]
         size = DTYPES[mugraph.dtype].itemsize * sum(prod(sizes[a] for a in axes) for axes in tensors)
         near = size <= self.machine.l2_bytes * self.machine.threads
         return "l2" if near else "l3" if size <= self.machine.l3_bytes else "memory"

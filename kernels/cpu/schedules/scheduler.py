@@ -6,7 +6,7 @@ the search).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -17,6 +17,7 @@ from mirage.ir.types import DTYPES, compute_dtype
 from mirage.kernels.cpu.emit.mugraph import Emitter, bind_hints
 from mirage.kernels.cpu.emit.mugraph import scratch_bytes as _scratch_bytes
 from mirage.kernels.cpu.emit.plan import VECTOR_BYTES
+from mirage.kernels.cpu.emit.stages import computed_once
 from mirage.kernels.cpu.model.cost import CostModel, Machine
 from mirage.kernels.cpu.processor import L1_BYTES, L3_BYTES, Processor
 from mirage.kernels.cpu.schedules.space import Space, distance
@@ -85,7 +86,8 @@ class Scheduler:
     """Schedules of one muGraph for typical sizes (`hints`) of its dim symbols, as the model orders them.
 
     `maximum` is the muGraph's, where the caller knows it; `known` the rankings of kernels that graphs share, at the same
-    hints and in the same model.
+    hints and in the same model. Operators that follow from the `constants` alone run `once`: they cost nothing, and their sizes
+    are not varied.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Scheduler:
         model: CostModel,
         maximum: RunningMaximum | None = None,
         known: dict[Key, Ranking] | None = None,
+        constants: Collection[str] = (),
     ) -> None:
         self.mugraph = mugraph
         self.model = model
@@ -102,6 +105,10 @@ class Scheduler:
         self.bound = bind_hints(mugraph, hints)
         self.itemsize = DTYPES[mugraph.dtype].itemsize
         self.nodes: list[Node] = list(mugraph.kernels)
+        #: numbers of operators
+        self.once = computed_once(mugraph, constants, self.maximum)
+        #: whether each kernel runs in every call
+        self._runs = [i not in self.once for i in kernel_numbers(mugraph)]
         self._sizes = Schedule(()).axis_sizes(mugraph, self.bound)
         self._known: dict[Key, Ranking] = {} if known is None else known
         #: candidates of the kernel of which most were ranked, so far
@@ -134,10 +141,12 @@ class Scheduler:
         splits = tuple(sorted({pair for s in schedule.kernels for pair in s.splits}))
         if splits not in self._split:
             sizes = self._with_parts(dict(splits))
-            self._split[splits] = sizes, self.model.home(self.mugraph, sizes), self.model.library(self.mugraph, sizes)
+            self._split[splits] = sizes, self._home(sizes), self.model.library(self.mugraph, sizes, self.once)
         sizes, home, found = self._split[splits]
         orders = schedule.orders(self.mugraph)
         for k, (node, s) in enumerate(zip(self.nodes, schedule.kernels, strict=True)):
+            if not self._runs[k]:
+                continue
             units = {j: orders[r] for j, r in enumerate(node.operands) if r in orders}
             key = k, s, splits, tuple(units.items())
             counts = self._counted.get(key)
@@ -146,6 +155,9 @@ class Scheduler:
                 self._counted[key] = counts
             found = found + counts
         return found
+
+    def _home(self, sizes: Mapping[str, int]) -> str:
+        return self.model.home(self.mugraph, sizes, self.once)
 
     def ns(self, schedule: Schedule) -> float:
         """The estimated time of a call in nanoseconds."""
@@ -236,7 +248,7 @@ class Scheduler:
             return found
         sizes = self._with_parts(splits)
         space = self._space(k, sizes)
-        key = self.nodes[k], fixed, self.model.home(self.mugraph, sizes)
+        key = self.nodes[k], fixed, self._home(sizes)
         ranked = self._known.get(key)
         if ranked is None:
             ranked = self._known[key] = self._rank(k, space, sizes, dict(splits))
@@ -252,7 +264,7 @@ class Scheduler:
     def _rank(self, k: int, space: Space, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> Ranking:
         tiles, splits = space.candidates(fixed)
         counts, scratch = self.model.kernel(
-            space.work, tiles, splits, sizes, self.model.home(self.mugraph, sizes), self.itemsize
+            space.work, tiles, splits, sizes, self._home(sizes), self.itemsize
         )
         cost = self.model.ns(counts)
         # what does not fit comes last, the smallest first
@@ -286,6 +298,8 @@ class Scheduler:
         found: dict[Schedule, float] = {}
         seen = {planned}
         for k, (own, kernel) in enumerate(zip(schedule.kernels, kernels, strict=True)):
+            if not self._runs[k]:
+                continue
             long = {a for a in kernel.graph.role if own.tile.get(a, sizes[a]) > 1}
             for s in self._space(k, sizes).decisions(own, kernel.decisions, long):
                 near = schedule.with_kernel(k, s)
@@ -309,7 +323,7 @@ class Scheduler:
         # kernels that split one axis have neighbours in common
         found: dict[Schedule, float] = {}
         for k, own in enumerate(schedule.kernels):
-            for s in self._space(k, sizes).neighbours(own):
+            for s in self._space(k, sizes).neighbours(own) if self._runs[k] else ():
                 changed = dict(s.splits)
                 kernels = [
                     replace(t, splits=tuple((a, changed.get(a, n)) for a, n in t.splits)) for t in schedule.kernels
