@@ -21,9 +21,11 @@ from mirage.kernels.cpu.emit.stages import CodeStage, LibraryStage
 from mirage.kernels.cpu.launch import pool
 from mirage.kernels.cpu.launch.direct import DirectCalls
 from mirage.kernels.cpu.launch.frames import BoundCall, Code, Frame, Workspace
-from mirage.kernels.cpu.launch.kept import Kept, KeptTensors
-from mirage.kernels.cpu.launch.memory import LINE, address, aligned
+from mirage.kernels.cpu.launch.kept import KeptTensors
+from mirage.kernels.cpu.launch.memory import LINE, address
 from mirage.kernels.cpu.launch.packing import PackedCopies, PackedCopy, check_packed
+from mirage.kernels.cpu.launch.pages import in_large_pages
+from mirage.kernels.cpu.launch.wide import WideValue
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph, partial_axis
 from mirage.mugraph.schedule import Schedule
@@ -106,8 +108,9 @@ class CpuExecutable:
         self._shapes: dict[tuple[tuple[str, int], ...], _Shape] = {}
         self._workspaces: list[Workspace] = []
         self._copies = [PackedCopies(p, mugraph.inputs[p.input].axes) for p in self.emitted.packed]
-        #: what follows from constants alone
+        #: what follows from constants alone, by the constants; and what computes it
         self._kept = KeptTensors() if self.emitted.once else None
+        self._once = [(t, WideValue(mugraph, r, self.emitted.tensors[t])) for t, r in self.emitted.once]
         #: tensor -> result that its operator writes itself: the first one with the same axes, and the same last
         # axis where C code uses it
         self._direct: dict[int, int] = {}
@@ -187,9 +190,8 @@ class CpuExecutable:
 
     def _between(self) -> list[int]:
         """The tensors that operators hand on to others, for which a call needs memory."""
-        packed = {p.tensor for p in self.emitted.packed}
-        count = range(self.emitted.inputs, len(self.emitted.tensors))
-        return [t for t in count if t not in self._direct and t not in packed]
+        elsewhere = {*self._direct, *(p.tensor for p in self.emitted.packed), *(t for t, _ in self.emitted.once)}
+        return [t for t in range(self.emitted.inputs, len(self.emitted.tensors)) if t not in elsewhere]
 
     def bind(self, sizes: Mapping[str, int], strides: Sequence[Strides]) -> BoundCall | None:
         """A call for aligned arrays with these strides (bytes) of the arguments, then of the results.
@@ -284,25 +286,21 @@ class CpuExecutable:
         for t, k in self._direct.items():
             frame.tensors[t] = address(results_in[k])
         held = self._pack(shape, frame, inputs, inputs if given is None else given)
-        kept = self._find_kept(shape, inputs, inputs if given is None else given)
-        for t, a in kept.tensors.items() if kept is not None else ():
-            frame.put(t, a)
+        if self._kept is not None:
+            frame.put(self._computed_once(self._kept, shape, sizes, inputs, inputs if given is None else given))
         memory = self._memory(shape, frame, arrays, results_in) if self.calls_library else []
         for number, (code, library) in enumerate(self._stages):
-            if kept is not None and number in self.emitted.once:
-                continue
             if library is not None:
                 library.run(shape.scalars[number].copy(), shape.axes, memory)
             else:
                 self._code.run(frame, code)
         del held
-        if self._kept is not None and kept is None:
-            self._keep(self._kept, shape, frame, inputs, inputs if given is None else given)
         self._finish(shape, frame, arrays, results, results_in)
         if taken is not None:
             self._workspaces.append(taken)
         else:
             frame.release()
+        frame.drop(t for t, _ in self.emitted.once)
         free.append(frame)
         return results
 
@@ -335,24 +333,27 @@ class CpuExecutable:
         key = tuple((address(a), a.shape, a.strides) for a in arrays)
         return (*key, *shape.values), [given[k] for k in places], arrays
 
-    def _find_kept(self, shape: _Shape, inputs: Sequence[np.ndarray], given: Sequence[Any]) -> Kept | None:
-        if self._kept is None:
-            return None
-        key, constants, _ = self._constants(shape, inputs, given)
-        return self._kept.find(key, constants)
-
-    def _keep(
-        self, kept: KeptTensors, shape: _Shape, frame: Frame, inputs: Sequence[np.ndarray], given: Sequence[Any]
-    ) -> None:
-        """Keep what this call has computed of constants alone."""
+    def _computed_once(
+        self,
+        kept: KeptTensors,
+        shape: _Shape,
+        sizes: Mapping[str, int],
+        inputs: Sequence[np.ndarray],
+        given: Sequence[Any],
+    ) -> dict[int, np.ndarray]:
+        """The tensors that follow from these constants alone, computed unless they are kept."""
         key, constants, arrays = self._constants(shape, inputs, given)
-        found: dict[int, np.ndarray] = {}
-        for t in self.emitted.kept:
-            own = frame.own[t]
-            assert own is not None
-            found[t] = aligned(own.size, own.dtype).reshape(own.shape)
-            found[t][...] = own
-        kept.keep(key, constants, arrays, found)
+
+        def compute() -> dict[int, np.ndarray]:
+            of = dict(zip(self.emitted.constants, arrays, strict=True))
+            found: dict[int, np.ndarray] = {}
+            for t, value in self._once:
+                extents = [shape.axes[a] for a in self.emitted.tensors[t]]
+                found[t] = in_large_pages(prod(extents), self.emitted.dtypes[t]).reshape(extents)
+                value.write(of, sizes, shape.axes, found[t])
+            return found
+
+        return kept.get(key, constants, arrays, compute).tensors
 
     def _checked(self, inputs: Sequence[np.ndarray], shape: _Shape) -> list[np.ndarray]:
         read = inputs
@@ -421,6 +422,7 @@ class CpuExecutable:
 
     def _frame(self, shape: _Shape, inputs: Sequence[Strides], results: Sequence[Strides]) -> Frame:
         packed = {p.tensor: p for p in self.emitted.packed}
+        once = {t for t, _ in self.emitted.once}
         tensors: list[tuple[int, ...] | None] = []
         strides: list[int] = []
         for t, axes in enumerate(self.emitted.tensors):
@@ -442,7 +444,7 @@ class CpuExecutable:
             else:
                 extents = tuple(shape.axes[a] for a in axes)
                 strides += [prod(extents[i + 1 :]) for i in range(len(extents))]
-                tensors.append(extents)
+                tensors.append(None if t in once else extents)
         return Frame(shape.values, tensors, self.emitted.dtypes, strides)
 
     def _memory(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -88,12 +88,16 @@ class Frame:
         self._memory = None
         self._place(memory[-address(memory) % LINE :])
 
-    def put(self, t: int, array: np.ndarray) -> None:
-        """A tensor between operators of the next call is this array, which is kept elsewhere."""
-        self.own[t] = array
-        self.tensors[t] = address(array)
-        # the next workspace places it anew
-        self._memory = None
+    def put(self, arrays: Mapping[int, np.ndarray]) -> None:
+        """Tensors of the next call are these arrays, which are kept elsewhere."""
+        for t, array in arrays.items():
+            self.own[t] = array
+            self.tensors[t] = address(array)
+
+    def drop(self, tensors: Iterable[int]) -> None:
+        """Keep no hold of such arrays."""
+        for t in tensors:
+            self.own[t] = None
 
     def release(self) -> None:
         """Keep no hold of memory that a call gave."""

@@ -1,9 +1,9 @@
-"""Tensors that follow from constants alone: computed by the first call for these constants, and kept with their packed copies."""
+"""Tensors that follow from constants alone: computed by the first call for these constants, kept as packed copies are."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,11 +35,21 @@ class KeptTensors(Copies[Kept]):
         found = super().find(key, given[0])
         return found if found is not None and found.alive(given) else None
 
-    def keep(
-        self, key: tuple[Any, ...], given: Sequence[Any], arrays: Sequence[np.ndarray], kept: dict[int, np.ndarray]
-    ) -> None:
-        """Keep tensors that were computed from `arrays`, views of what is `given`."""
-        owners = [owner(x, a) for x, a in zip(given, arrays, strict=True)]
-        of = tuple((weakref.ref(o), version_of(x)) for o, x in zip(owners, given, strict=True))
+    def get(
+        self,
+        key: tuple[Any, ...],
+        given: Sequence[Any],
+        arrays: Sequence[np.ndarray],
+        compute: Callable[[], dict[int, np.ndarray]],
+    ) -> Kept:
+        """What is kept for `arrays`, views of what is `given`; computed unless another thread has."""
+        found = self.find(key, given)
+        if found is not None:
+            return found
         with self._lock:
-            self._add(key, given[0], owners[0], Kept(kept, of))
+            found = self.find(key, given)
+            if found is not None:
+                return found
+            owners = [owner(x, a) for x, a in zip(given, arrays, strict=True)]
+            of = tuple((weakref.ref(o), version_of(x)) for o, x in zip(owners, given, strict=True))
+            return self._add(key, given[0], owners[0], Kept(compute(), of))
