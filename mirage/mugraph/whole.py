@@ -26,10 +26,18 @@ def results_of(graph: MuGraph, kernel: int) -> AxisProgram:
     """The program that the results of one node of the kernel graph are, those of a split kernel with all parts added up. The
     graph has to be valid.
     """
-    dims = graph.kernel.nodes[kernel].dims
-    results = tuple(Ref(kernel, k) for k in range(len(dims)))
+    return _results(graph, [Ref(kernel, k) for k in range(len(graph.kernel.nodes[kernel].dims))])
+
+
+def result_of(graph: MuGraph, result: Ref) -> AxisProgram:
+    """The same of one result of a node."""
+    return _results(graph, [result])
+
+
+def _results(graph: MuGraph, results: Sequence[Ref]) -> AxisProgram:
+    dims = [graph.kernel.nodes[r.node].dims[r.out] for r in results]
     whole = [tuple(tuple(a for a in d if a in graph.axes) for d in result) for result in dims]
-    return _Whole(graph).run(replace(graph.kernel, outputs=results), whole)
+    return _Whole(graph).run(replace(graph.kernel, outputs=tuple(results)), whole)
 
 
 class _Whole:

@@ -28,7 +28,7 @@ from mirage.kernels.cpu.emit.writer import Writer, comment_text, without_unused
 from mirage.kernels.cpu.launch.packing import Packing
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph, Ref
-from mirage.mugraph.schedule import BlockLayout, Schedule
+from mirage.mugraph.schedule import BlockLayout, KernelSchedule, Schedule, kernel_numbers
 from mirage.mugraph.thread import inline_threads
 
 #: size assumed for a dim symbol that the hints do not name
@@ -51,12 +51,12 @@ static inline long whole_vectors(long size) { return (size + MI_W - 1) / MI_W * 
 class Emitted:
     """The C source, what its arguments are, and the stages to run in order. `parts` are sources to compile with it.
 
-    `tensors` are the axes of the kernel-level tensors: the inputs, then per operator its outputs, then the
-    companions with running maxima, and forms of inputs; `dtypes` are what they are stored in. `in_code` are those that C
-    functions read or write. `outputs` are the tensors that the muGraph returns; `dims` are appended to the axis sizes.
-    `packed` are tensors that hold inputs as a kernel's schedule wants them packed. `once` are the stages that need not run again
-    for the same constants, `constants` the inputs that they read, and `made_once` the tensors that they write; other stages read
-    `kept`, which are some of these, and `kept_packed`, which hold some of these packed.
+    `tensors` are the axes of the kernel-level tensors: the inputs, what follows from constants alone, then per operator its
+    outputs, then the companions with running maxima, and forms of inputs; `dtypes` are what they are stored in. `in_code` are
+    those that C functions read or write. `outputs` are the tensors that the muGraph returns; `dims` are appended to the axis
+    sizes. `packed` are tensors that hold inputs as a kernel's schedule wants them packed. `once` are tensors that follow from
+    constants alone, with the results of kernels that they are: no stage computes them. `constants` are the inputs that they
+    follow from. Stages read `kept`, which are some of these, and `kept_packed`, which hold some of these packed.
     """
 
     source: str
@@ -70,9 +70,8 @@ class Emitted:
     stages: tuple[CodeStage | LibraryStage, ...]
     in_code: frozenset[int]
     packed: tuple[Packing, ...]
-    once: frozenset[int] = frozenset()
+    once: tuple[tuple[int, Ref], ...] = ()
     constants: tuple[int, ...] = ()
-    made_once: frozenset[int] = frozenset()
     kept: tuple[int, ...] = ()
     kept_packed: tuple[Packing, ...] = ()
 
@@ -134,8 +133,7 @@ class Emitter:
         self.code: list[list[BlockEmitter]] = []
         self.stages: list[CodeStage | LibraryStage] = []
         self._once = computed_once(mugraph, constants, maximum)
-        self._once_stages: set[int] = set()
-        self._made_once: set[int] = set()
+        self._values_once: list[tuple[int, Ref]] = []
         self._plan(program, companions(mugraph, maximum))
 
     def _collect_dims(self) -> None:
@@ -183,14 +181,14 @@ class Emitter:
         nodes = self.mugraph.kernel.nodes
         values = {Ref(i): given[n.attr["index"]] for i, n in enumerate(nodes) if n.op == "input"}
         carried: dict[int, tuple[Companion, Tensor]] = {}
+        read = dict.fromkeys(r for i, n in enumerate(nodes) if i not in self._once for r in n.operands)
+        for r in read:
+            if r.node in self._once:
+                values[r] = self._result(r)
+                self._values_once.append((values[r].index, r))
         for defined, run in runs(self.mugraph, self._once):
-            if run[0] in self._once:
-                self._once_stages.add(len(self.stages))
             for i in run:
-                results = {r: self._result(r) for r in (Ref(i, k) for k in range(len(nodes[i].dims)))}
-                values.update(results)
-                if i in self._once:
-                    self._made_once |= {t.index for t in results.values()}
+                values.update({r: self._result(r) for r in (Ref(i, k) for k in range(len(nodes[i].dims)))})
                 if defined:
                     self._kernel(i, program, known, values, carried)
             if defined:
@@ -218,7 +216,7 @@ class Emitter:
         block = with_maxima(self.mugraph, i, program.maximum, known)
         inputs = [values[r] for r in n.operands]
         outputs = [values[Ref(i, k)] for k in range(len(n.dims))]
-        number = len(self.kernels)
+        number = kernel_numbers(self.mugraph).index(i)
         schedule = self.schedule.kernels[number]
         for operand, axis in schedule.packed:
             inputs[operand] = self._packed(inputs[operand], axis, schedule.tile[axis])
@@ -237,7 +235,7 @@ class Emitter:
         w = Writer()
         w.line("/* Generated from a muGraph:")
         w.line(" *")
-        for line in _describe(self.mugraph, self.schedule):
+        for line in _describe(self.mugraph, self.schedule, self._once):
             w.line(f" * {comment_text(line)}".rstrip())
         w.line(" */")
         if self.kernels:
@@ -258,26 +256,25 @@ class Emitter:
             tuple(self.stages),
             self._in_code(),
             tuple(p for p in self.packed if p.input < inputs),
-            frozenset(self._once_stages),
+            tuple(self._values_once),
             self._fixed_inputs(),
-            frozenset(self._made_once),
             self._kept(),
             tuple(p for p in self.packed if p.input >= inputs),
         )
 
     def _fixed_inputs(self) -> tuple[int, ...]:
-        """The inputs that what runs once reads."""
+        """The inputs that are read by what is computed once."""
         nodes = self.mugraph.kernel.nodes
         read = {r.node for i in self._once for r in nodes[i].operands}
         return tuple(sorted(nodes[i].attr["index"] for i in read if nodes[i].op == "input"))
 
     def _kept(self) -> tuple[int, ...]:
-        """What is computed once, and read by what is not."""
-        read = {t.index for k in self.kernels if k.kernel not in self._once for t in k.inputs}
-        for number, stage in enumerate(self.stages):
-            if isinstance(stage, LibraryStage) and number not in self._once_stages:
+        """What is computed once, and read as it is."""
+        read = {t.index for k in self.kernels for t in k.inputs}
+        for stage in self.stages:
+            if isinstance(stage, LibraryStage):
                 read |= stage.tensors()
-        return tuple(sorted(read & self._made_once))
+        return tuple(t for t, _ in self._values_once if t in read)
 
     def _in_code(self) -> frozenset[int]:
         found = {t.index for k in self.kernels for t in (*k.inputs, *k.outputs)}
@@ -382,13 +379,20 @@ def _layout_text(x: BlockLayout) -> str:
     return f"{' and '.join(parts)} in w{x.node}"
 
 
-def _describe(mugraph: MuGraph, schedule: Schedule) -> list[str]:
+def _describe(mugraph: MuGraph, schedule: Schedule, computed: Collection[int]) -> list[str]:
     try:
         text = str(mugraph)
     except (ImportError, DimError):
         text = mugraph.name
-    tiles = [
-        f"kernel {k}: tiles {', '.join(f'{a}={n}' for a, n in s.tiles) or 'none'}; "
+    once = [number in computed for number in kernel_numbers(mugraph)]
+    kernels = zip(schedule.kernels, once, strict=True)
+    tiles = [f"kernel {k}: {'computed once' if o else _schedule_text(s)}" for k, (s, o) in enumerate(kernels)]
+    return [*text.splitlines(), "", *tiles]
+
+
+def _schedule_text(s: KernelSchedule) -> str:
+    return (
+        f"tiles {', '.join(f'{a}={n}' for a, n in s.tiles) or 'none'}; "
         f"splits {', '.join(f'{a}={n}' for a, n in s.splits) or 'none'}"
         + "".join(f"; operand {operand} packed along {a}" for operand, a in s.packed)
         + "; padded rows" * s.padded
@@ -396,6 +400,4 @@ def _describe(mugraph: MuGraph, schedule: Schedule) -> list[str]:
         + "".join(f"; {_layout_text(x)}" for x in s.layouts)
         + "".join(f"; vectors along {a} in w{i}" for i, a in s.vectors)
         + (f"; half of {' and '.join(s.halved)}" if s.halved else "")
-        for k, s in enumerate(schedule.kernels)
-    ]
-    return [*text.splitlines(), "", *tiles]
+    )

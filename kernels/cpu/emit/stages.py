@@ -66,13 +66,13 @@ class LibraryStage:
 
 
 def runs(mugraph: MuGraph, once: Collection[int] = ()) -> list[tuple[bool, list[int]]]:
-    """The kernel-level operators in order, as runs of one kind: (whether they are graph-defined, their nodes). Those that run
-    `once` are in runs of their own.
+    """The kernel-level operators in order, as runs of one kind: (whether they are graph-defined, their nodes); without those that
+    are computed `once`.
     """
     nodes = mugraph.kernel.nodes
-    operators = [i for i, n in enumerate(nodes) if n.op != "input"]
-    groups = itertools.groupby(operators, lambda i: (nodes[i].op == "graph", i in once))
-    return [(defined, list(run)) for (defined, _), run in groups]
+    operators = [i for i, n in enumerate(nodes) if n.op != "input" and i not in once]
+    groups = itertools.groupby(operators, lambda i: nodes[i].op == "graph")
+    return [(defined, list(run)) for defined, run in groups]
 
 
 def computed_once(mugraph: MuGraph, constants: Collection[str], maximum: RunningMaximum) -> frozenset[int]:
@@ -96,8 +96,10 @@ def computed_once(mugraph: MuGraph, constants: Collection[str], maximum: Running
         else:
             below = [fixed[r.node] for r in n.operands]
             fixed[i] = i not in shifted | results and True in below and False not in below
-    found = {i for i, once in fixed.items() if once and nodes[i].op != "input"}
-    return frozenset(found | {r.node for i in found for r in nodes[i].operands if fixed[r.node] is None})
+    once = {i for i, found in fixed.items() if found and nodes[i].op != "input"}
+    # a number that nothing else reads goes along
+    read = {r.node for i, n in enumerate(nodes) if i not in once for r in n.operands} | results
+    return frozenset(once | {i for i, found in fixed.items() if found is None and i not in read})
 
 
 def library_stage(

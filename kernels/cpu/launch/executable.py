@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -26,6 +26,7 @@ from mirage.kernels.cpu.launch.kept import KeptTensors
 from mirage.kernels.cpu.launch.memory import LINE, address
 from mirage.kernels.cpu.launch.packing import PackedCopies, PackedCopy, check_packed
 from mirage.kernels.cpu.launch.pages import in_large_pages
+from mirage.kernels.cpu.launch.wide import WideValue
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph, partial_axis
 from mirage.mugraph.schedule import Schedule
@@ -103,14 +104,14 @@ class CpuExecutable:
         self._places = argument_places(mugraph.inputs)
         self._in_order = self._places == tuple(range(len(self._places)))
         self._stages: list[tuple[Any, LibraryStage | None]] = self._load(seconds)
-        each_call = [stage for number, stage in enumerate(self._stages) if number not in self.emitted.once]
-        functions = [code for code, _ in each_call if code is not None]
+        functions = [code for code, _ in self._stages if code is not None]
         self._code = Code(mugraph.name, functions, pool.run_address() if functions else 0, num_threads())
         self._shapes: dict[tuple[tuple[str, int], ...], _Shape] = {}
         self._workspaces: list[Workspace] = []
         self._copies = [PackedCopies(p, mugraph.inputs[p.input].axes) for p in self.emitted.packed]
-        #: what follows from constants alone
+        #: what follows from constants alone, by the constants; and what computes it
         self._kept = KeptTensors() if self.emitted.once else None
+        self._once = [(t, WideValue(mugraph, r, self.emitted.tensors[t])) for t, r in self.emitted.once]
         #: tensors that hold others packed
         self._packings = {p.tensor: p for p in (*self.emitted.packed, *self.emitted.kept_packed)}
         #: tensor -> result that its operator writes itself: the first one with the same axes, and the same last
@@ -122,7 +123,7 @@ class CpuExecutable:
             if t >= self.emitted.inputs and t not in self._direct and same:
                 self._direct[t] = k
         #: whether it calls NumPy and BLAS, whose threads spin for a while after a call
-        self.calls_library = any(library is not None for _, library in each_call)
+        self.calls_library = any(library is not None for _, library in self._stages)
         #: whether every result is written by an operator, a C function
         written = (self._direct.get(t) == k for k, t in enumerate(self.emitted.outputs))
         self._writes_all = not self.calls_library and all(written)
@@ -192,7 +193,7 @@ class CpuExecutable:
 
     def _between(self) -> list[int]:
         """The tensors that operators hand on to others, for which a call needs memory."""
-        found = {*self._direct, *self._packings, *self.emitted.made_once}
+        found = {*self._direct, *self._packings, *(t for t, _ in self.emitted.once)}
         return [t for t in range(self.emitted.inputs, len(self.emitted.tensors)) if t not in found]
 
     def bind(self, sizes: Mapping[str, int], strides: Sequence[Strides]) -> BoundCall | None:
@@ -218,7 +219,7 @@ class CpuExecutable:
             for p, copies in zip(self.emitted.packed, self._copies, strict=True)
         ]
         if self._kept is not None:
-            find = self._finder_of_kept(self._kept, shape, inputs, results)
+            find = self._finder_of_kept(self._kept, shape, sizes, inputs)
             of = tuple(self._places[i] for i in self.emitted.constants)
             packed += [(t, of, partial(find, t), self._kept) for t in self._read_kept()]
         return BoundCall(self._code, lambda: self._frame(shape, inputs, results), self._workspaces, places, packed)
@@ -254,7 +255,7 @@ class CpuExecutable:
         return [*self.emitted.kept, *(p.tensor for p in self.emitted.kept_packed)]
 
     def _finder_of_kept(
-        self, kept: KeptTensors, shape: _Shape, inputs: Sequence[Strides], results: Sequence[Strides]
+        self, kept: KeptTensors, shape: _Shape, sizes: Mapping[str, int], inputs: Sequence[Strides]
     ) -> Callable[..., PackedCopy]:
         """What finds a tensor by its number, the addresses of the constants, and these as the user passed them."""
         numbers = self.emitted.constants
@@ -268,7 +269,7 @@ class CpuExecutable:
             def arrays() -> list[np.ndarray]:
                 return [to_numpy(x, name) for x, name in zip(given, names, strict=True)]
 
-            return kept.get(key, given, arrays, partial(self._compute_once, shape, inputs, results)).tensors[t]
+            return kept.get(key, given, arrays, partial(self._compute_once, shape, sizes)).tensors[t]
 
         return find
 
@@ -315,11 +316,15 @@ class CpuExecutable:
         for t, k in self._direct.items():
             frame.tensors[t] = address(results_in[k])
         held = self._pack(shape, frame, inputs, inputs if given is None else given)
-        kept = self._find_kept(shape, arrays, results_in, inputs, inputs if given is None else given)
+        kept = self._find_kept(shape, sizes, inputs, inputs if given is None else given)
         for t, copy in kept.items():
             frame.tensors[t] = copy.address
-        memory = self._memory(shape, frame, dict(enumerate(arrays)), results_in, kept) if self.calls_library else []
-        self._run([k for k in range(len(self._stages)) if k not in self.emitted.once], shape, frame, memory)
+        memory = self._memory(shape, frame, arrays, results_in, kept) if self.calls_library else []
+        for number, (code, library) in enumerate(self._stages):
+            if library is not None:
+                library.run(shape.scalars[number].copy(), shape.axes, memory)
+            else:
+                self._code.run(frame, code)
         del held, kept
         self._finish(shape, frame, arrays, results, results_in)
         if taken is not None:
@@ -328,14 +333,6 @@ class CpuExecutable:
             frame.release()
         free.append(frame)
         return results
-
-    def _run(self, stages: Iterable[int], shape: _Shape, frame: Frame, memory: Sequence[Any]) -> None:
-        for number in stages:
-            code, library = self._stages[number]
-            if library is not None:
-                library.run(shape.scalars[number].copy(), shape.axes, memory)
-            else:
-                self._code.run(frame, code)
 
     def _shape(self, sizes: Mapping[str, int]) -> _Shape:
         key = tuple(sizes.items())
@@ -367,38 +364,27 @@ class CpuExecutable:
         return (*key, *shape.values), [given[k] for k in places], arrays
 
     def _find_kept(
-        self,
-        shape: _Shape,
-        arrays: Sequence[np.ndarray],
-        results: Sequence[np.ndarray],
-        inputs: Sequence[np.ndarray],
-        given: Sequence[Any],
+        self, shape: _Shape, sizes: Mapping[str, int], inputs: Sequence[np.ndarray], given: Sequence[Any]
     ) -> Mapping[int, PackedCopy]:
-        """What follows from constants alone; `arrays` and `results` are what C code reads and writes."""
+        """What follows from constants alone, as calls read it."""
         if self._kept is None:
             return {}
-        key, constants, views = self._constants(shape, inputs, given)
-
-        def make(_: Sequence[np.ndarray]) -> dict[int, PackedCopy]:
-            strides = [a.strides for a in arrays], [a.strides for a in results]
-            return self._compute_once(shape, *strides, [arrays[i] for i in self.emitted.constants])
-
-        return self._kept.get(key, constants, lambda: views, make).tensors
+        key, constants, arrays = self._constants(shape, inputs, given)
+        return self._kept.get(key, constants, lambda: arrays, partial(self._compute_once, shape, sizes)).tensors
 
     def _compute_once(
-        self, shape: _Shape, inputs: Sequence[Strides], results: Sequence[Strides], constants: Sequence[np.ndarray]
+        self, shape: _Shape, sizes: Mapping[str, int], constants: Sequence[np.ndarray]
     ) -> dict[int, PackedCopy]:
-        """Compute what follows from these constants alone, and pack it as kernels read it; strides are those of a call."""
+        """Compute what follows from these constants alone, and pack it as kernels read it."""
         given = dict(zip(self.emitted.constants, constants, strict=True))
-        frame = self._frame(shape, inputs, results, once=True)
-        frame.take([])
-        for i, a in given.items():
-            frame.tensors[i] = address(a)
-        self._run(sorted(self.emitted.once), shape, frame, self._memory(shape, frame, given))
-        own: dict[int, np.ndarray] = {t: a for t, a in enumerate(frame.own) if a is not None}
-        found = {t: _copied(own[t]) for t in self.emitted.kept}
+        whole: dict[int, np.ndarray] = {}
+        for t, value in self._once:
+            extents = [shape.axes[a] for a in self.emitted.tensors[t]]
+            whole[t] = in_large_pages(prod(extents), self.emitted.dtypes[t]).reshape(extents)
+            value.write(given, sizes, shape.axes, whole[t])
+        found = {t: whole[t] for t in self.emitted.kept}
         for p in self.emitted.kept_packed:
-            found[p.tensor] = p.pack(own[p.input], self._order(p.input), shape.axes)
+            found[p.tensor] = p.pack(whole[p.input], self._order(p.input), shape.axes)
         return {t: PackedCopy(a, address(a)) for t, a in found.items()}
 
     def _checked(self, inputs: Sequence[np.ndarray], shape: _Shape) -> list[np.ndarray]:
@@ -466,10 +452,8 @@ class CpuExecutable:
                 outs[k] = np.empty(shape.outputs[k], self.dtype)
         return inputs, outs
 
-    def _frame(
-        self, shape: _Shape, inputs: Sequence[Strides], results: Sequence[Strides], *, once: bool = False
-    ) -> Frame:
-        """A frame for arrays with these strides: of a call, or of what is computed once."""
+    def _frame(self, shape: _Shape, inputs: Sequence[Strides], results: Sequence[Strides]) -> Frame:
+        once = {t for t, _ in self.emitted.once}
         tensors: list[tuple[int, ...] | None] = []
         strides: list[int] = []
         for t, axes in enumerate(self.emitted.tensors):
@@ -491,25 +475,24 @@ class CpuExecutable:
             else:
                 extents = tuple(shape.axes[a] for a in axes)
                 strides += [prod(extents[i + 1 :]) for i in range(len(extents))]
-                tensors.append(extents if (t in self.emitted.made_once) == once else None)
+                tensors.append(None if t in once else extents)
         return Frame(shape.values, tensors, self.emitted.dtypes, strides)
 
     def _memory(
         self,
         shape: _Shape,
         frame: Frame,
-        arrays: Mapping[int, np.ndarray],
-        results: Sequence[np.ndarray] = (),
-        kept: Mapping[int, PackedCopy] | None = None,
+        arrays: Sequence[np.ndarray],
+        results: Sequence[np.ndarray],
+        kept: Mapping[int, PackedCopy],
     ) -> list[Any]:
         """Arrays over their axes of the tensors that library calls use; views of what the call gives."""
         memory: list[Any] = frame.own.copy()
-        for t, copy in (kept or {}).items():
+        for t, copy in kept.items():
             memory[t] = copy.packed
         for t, axes in self._taken:
-            if t in arrays:
-                memory[t] = arrays[t] if axes is None else arrays[t].reshape([shape.axes[a] for a in axes])
-        for t, k, axes, perm in self._given if results else ():
+            memory[t] = arrays[t] if axes is None else arrays[t].reshape([shape.axes[a] for a in axes])
+        for t, k, axes, perm in self._given:
             # a dim is only divided, which needs no copy
             split = results[k].reshape([shape.axes[a] for a in axes])
             memory[t] = split.transpose(perm)
@@ -545,9 +528,3 @@ class CpuExecutable:
             value = value.transpose([order.index(a) for a in axes if a in order])
             value = value.reshape([shape.axes[a] if a in order else 1 for a in axes])
             results[k][...] = np.broadcast_to(value, [shape.axes[a] for a in axes]).reshape(shape.outputs[k])
-
-
-def _copied(array: np.ndarray) -> np.ndarray:
-    found = in_large_pages(array.size, array.dtype).reshape(array.shape)
-    found[...] = array
-    return found
