@@ -41,7 +41,8 @@ class WideValue:
         """Compute it into `out`, from the inputs of the muGraph by their number; `extents` are the sizes of the axes."""
         if 0 in self._parts:
             out[...] = 0
-            out = out[self._parts]
+            # a view, also of a single element
+            out = out[(*self._parts, ...)]
         given = [
             (arrays[i].reshape([extents[a] for a in x.axes]), x.axes)
             for i, x in zip(self._inputs, self._program.inputs, strict=True)
