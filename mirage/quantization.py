@@ -18,6 +18,7 @@ from mirage.compiler.passes import (
     fold_constants,
     fold_scales,
     inline,
+    join_offsets,
 )
 from mirage.compiler.quantize.annotate import Annotated, annotate, staying
 from mirage.compiler.quantize.calibrate import Calibrated, calibrate, called, constant, is_float, returning
@@ -41,7 +42,11 @@ PREPARED = (
     collect_constraints.run,
     canonicalize.run,
     fold_constants.run,
+    join_offsets.run,
+    dead_code.run,
     fold_scales.run,
+    dead_code.run,
+    join_offsets.run,
     fold_constants.run,
     cse.run,
     dead_code.run,

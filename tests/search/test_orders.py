@@ -99,3 +99,13 @@ def test_the_gain_of_a_norm_goes_into_the_weights_where_both_are_constant() -> N
 
     assert of_constants(found(norm, {"n": 256}, ("g", "w"), **specs)[0])
     assert not any(of_constants(g) for g in found(norm, {"n": 256}, **specs))
+
+
+def test_a_pair_of_narrow_constants_is_not_multiplied_out() -> None:
+    """Their product is made once, but read by every call."""
+    specs: dict[str, Any] = {"x": T(4, 64), "a": T(64, 4), "c": T(4, 96)}
+    for fn in (lambda x, a, c: x @ (a @ c), lambda x, a, c: (x @ a) @ c):
+        cheapest = whole_program(found(fn, {}, ("a", "c"), **specs)[0])
+        program = to_axes(mi.trace(fn, **specs))
+        wide = {program.inputs[1].axes[0], program.inputs[2].axes[1]}
+        assert not any(set(n.axes) == wide for n in cheapest.nodes)

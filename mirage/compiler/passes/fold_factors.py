@@ -98,16 +98,16 @@ def _scaled(v: Var, weights: Weights) -> _Scaled | None:
 def _behind(
     v: Atom, axis: int | None, weights: Weights, var: Var, base: Var, factors: tuple[Factor, ...]
 ) -> _Scaled | None:
-    """The product with weights that a value is, but for views, products of others and a bias."""
-    call = weights.call(v, "matmul", "add", "transpose", "reshape")
+    """The product with weights that a value is, but for views, products of others and a bias, added or subtracted."""
+    call = weights.call(v, "matmul", "add", "sub", "transpose", "reshape")
     if call is None or not isinstance(v, Var) or not isinstance(v.annotation, TensorType):
         return None
     if call.op in ("transpose", "reshape"):
         return _behind(call.args[0], None, weights, var, base, factors) if axis is None else None
     biased = bias = None
     product, out = v, v.annotation
-    if call.op == "add":
-        x, bias = weights.offset(call) or (v, None)
+    if call.op in ("add", "sub"):
+        x, bias = weights.shift(call) or (v, None)
         inner = weights.call(x, "matmul")
         if bias is None or inner is None or not isinstance(x, Var) or x.annotation != out:
             return None
@@ -147,8 +147,8 @@ def _folded(
             r.keep(b, OpCall("matmul", tuple(w if a is s.weights else r.read(a) for a in b.value.args), b.value.attrs))
         elif b.var in biased:
             s = biased[b.var]
-            assert s.bias is not None
-            r.keep(b, operator_call("add", r.read(s.product), _scaled_bias(s, scaling, r)))
+            assert s.bias is not None and isinstance(b.value, OpCall)
+            r.keep(b, operator_call(b.value.op, r.read(s.product), _scaled_bias(s, scaling, r)))
         elif b.var not in r.definitions:
             r.keep(b)
     return r.finish()

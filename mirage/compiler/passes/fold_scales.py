@@ -5,15 +5,15 @@
     r = mul(p, s)                               r = add(v, mul(b, s))
 
 w, b and s are constants, s and b along the outputs only, so that what is new here is computed once (`lift_constants`). What is
-then added along the outputs joins b. What is subtracted is added with the other sign. A convolution with windows of one
-element may be a product of its weights as a matrix.
+subtracted is added with the other sign; what is then added along the outputs joins b (`join_offsets`). A convolution with windows
+of one element may be a product of its weights as a matrix.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mirage.compiler.context import Context
 from mirage.compiler.passes.lift_constants import constant_values
@@ -33,10 +33,7 @@ def run(module: Module, context: Context) -> Module:
     r = Rewriter(main, module.functions)
     fold = _Fold(r, constant, {b.var: b.value for b in main.bindings}, uses(main))
     for b in main.bindings:
-        value = fold.folded(b) or fold.joined(b)
-        var = r.keep(b, value)
-        if value is not None and value.op == "add":
-            fold.sums[var] = value
+        r.keep(b, fold.folded(b))
     builder = ModuleBuilder(module)
     builder.add(r.finish())
     return builder.finish(module.main)
@@ -44,13 +41,12 @@ def run(module: Module, context: Context) -> Module:
 
 @dataclass(frozen=True)
 class _Fold:
-    """What is known of the old function; `sums` are those of the new one with a constant as the second operand."""
+    """What is known of the old function."""
 
     rewriter: Rewriter
     constant: Collection[Var]
     definitions: dict[Var, Expr]
     counts: Counter[Var]
-    sums: dict[Var, OpCall] = field(default_factory=dict)
 
     def folded(self, b: Binding) -> OpCall | None:
         """A product of a convolution and a factor without the factor; None where it is none."""
@@ -60,21 +56,6 @@ class _Fold:
         for x, factor in (call.args, call.args[::-1]):
             if x.annotation == out and self._is_along_outputs(factor, out):
                 return self._scaled(x, factor, out)
-        return None
-
-    def joined(self, b: Binding) -> OpCall | None:
-        """A sum with a second constant as one with the sum of both; None where it is none."""
-        call, out = b.value, b.var.annotation
-        if not isinstance(call, OpCall) or call.op != "add" or not isinstance(out, TensorType):
-            return None
-        for x, offset in (call.args, call.args[::-1]):
-            before = self.rewriter.read(x)
-            if not isinstance(x, Var) or self.counts[x] != 1 or not isinstance(before, Var) or before not in self.sums:
-                continue
-            if self._is_along_outputs(offset, out):
-                product, first = self.sums[before].args
-                both = self.rewriter.emit(operator_call("add", first, self.rewriter.read(offset)))
-                return operator_call("add", product, both)
         return None
 
     def _is_along_outputs(self, atom: Atom, out: TensorType) -> bool:

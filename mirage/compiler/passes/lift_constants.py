@@ -7,7 +7,8 @@ They become a function of its own, with ("origin", "prepare") among its attribut
 
 `main` says ("prepare", "prepare") among its attributes: the name of that function. Whoever runs `main` calls `prepare` with
 the arguments of these names, keeps the fields as long as the arrays stay the same, and passes them behind the user's
-arguments. The new parameters never change either, and join `Context.constants`.
+arguments. The new parameters never change either, and join `Context.constants`. What `prepare` would round several times it
+computes in float64 (`widen`).
 
 Lifted is what pays for the memory that is then kept: a result of known shape, not larger than the constants that it is made
 of; what only reads a constant in another order (reshapes, transposes) stays, as kernels do so for free, but where a library
@@ -24,11 +25,12 @@ import sympy
 from mirage.compiler.context import Context
 from mirage.compiler.passes.in_place import written_variables
 from mirage.compiler.passes.rewrite import Rewriter
+from mirage.compiler.passes.widen import emit_widened
 from mirage.ir.annotations import symbols_in
 from mirage.ir.dims import Dim
 from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
 from mirage.ir.graph.nodes import Atom, Binding, Function, LibraryCall, Loop, MakeTuple, Module, OpCall, ShapeValue, Var
-from mirage.ir.graph.traverse import determined, symbols_used, variables, with_atoms
+from mirage.ir.graph.traverse import determined, symbols_used, variables
 from mirage.ir.types import ELEMENTS, TensorType
 
 #: the attribute of main that names the function, and that function's origin
@@ -200,8 +202,5 @@ def _prepare(
             needed |= symbols_in(p.annotation)
     builder = FunctionBuilder(module.fresh(PREPARE), module.functions)
     new: dict[Var, Var] = {p: builder.parameter(p.name, p.annotation) for p in weights if p in given}
-    for b in bindings:
-        value = with_atoms(b.value, lambda a: new.get(a, a) if isinstance(a, Var) else a)
-        new[b.var] = builder.bind(Binding(Var(b.var.name, b.var.annotation), value, b.where))
-    packed = builder.emit(MakeTuple(tuple(new[v] for v in results)), name="prepared")
+    packed = builder.emit(MakeTuple(tuple(emit_widened(bindings, results, new, builder))), name="prepared")
     return builder.finish(packed, attrs=(("origin", PREPARE),))

@@ -82,6 +82,12 @@ class Weights:
                     return x, t
         return None
 
+    def shift(self, call: OpCall) -> tuple[Atom, Atom] | None:
+        """What a constant is added to or subtracted from, and the constant; None where nothing is."""
+        if call.op == "sub" and self.is_constant(call.args[1]) and not self.is_constant(call.args[0]):
+            return call.args[0], call.args[1]
+        return self.offset(call)
+
     def size(self, product: Var) -> Dim:
         """Bytes of the weights that a product reads."""
         call = self.definitions[product]

@@ -41,6 +41,7 @@ def lifted(module: Module) -> Module:
         (f"p = matmul(x, w)\nq = add(d, p)\n{HALF}r = mul(q, s)", ["matmul", "add"]),
         ("p = matmul(x, w)\nq = add(p, d)\nr = mul(q, g)", ["matmul", "add"]),
         ("p = matmul(x, w)\nq = add(p, d)\nr = div(q, g)", ["matmul", "add"]),
+        ("p = matmul(x, w)\nq = sub(p, d)\nr = mul(q, g)", ["matmul", "sub"]),
         # weights on the left
         ("p = matmul(e, x)\nr = mul(p, h)", ["matmul"]),
         # attention: behind a product of what is no weight, and views

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mirage.compiler.context import Context
-from mirage.compiler.passes import dead_code, fold_scales, lift_constants, lower_packages
+from mirage.compiler.passes import dead_code, fold_scales, join_offsets, lift_constants, lower_packages
 from mirage.ir.graph.nodes import LibraryCall
 from mirage.ir.graph.parse import parse_module
 from tests.compiler.passes.running import after, assert_equal, evaluate, expressions, main_text, ops, random_arrays
@@ -35,6 +35,7 @@ v = reshape(m, shape=(b, 6, 9, 7))
         f"{SUM}{FACTOR}{OFFSET}a = add(k, v)\nr = mul(a, t)",
         # a bias, and a batch normalization
         f"{SUM}{FACTOR}{OFFSET}a = add(k, v)\nh = mul(a, t)\nr = add(k, h)",
+        f"{SUM}{FACTOR}{OFFSET}a = add(k, v)\nm = sub(a, t)\nh = mul(m, t)\nr = add(k, h)",
         f"v = convolution(x, g, strides=(1, 1), dilations=(2, 1), groups=2)\n{FACTOR}r = mul(v, t)",
         f"{POINT}{FACTOR}r = mul(v, t)",
         f"{POINT}{FACTOR}{OFFSET}a = add(v, k)\nr = mul(a, t)",
@@ -42,7 +43,8 @@ v = reshape(m, shape=(b, 6, 9, 7))
 )
 def test_factors_become_weights(body: str) -> None:
     before = parse_module(main_text(body, SIGNATURE))
-    folded = after(before, fold_scales.run, dead_code.run, context=Context(constants=CONSTANTS))
+    passes = join_offsets.run, dead_code.run, fold_scales.run, dead_code.run, join_offsets.run, dead_code.run
+    folded = after(before, *passes, context=Context(constants=CONSTANTS))
     arrays = random_arrays(0, *SHAPES)
     assert_equal(evaluate(folded, *arrays), evaluate(before, *arrays), 1e-5)
     context = Context(constants=CONSTANTS)

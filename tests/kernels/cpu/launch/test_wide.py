@@ -48,7 +48,9 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], Callable[..., 
 def executables(case: str, dtype: str = "float32") -> list[CpuExecutable]:
     """The searched graphs that compute something once."""
     function, shapes, _ = CASES[case]
-    specs = {n: T(*s, dtype=dtype) for n, s in zip(inspect.signature(function).parameters, shapes, strict=True)}
+    specs: dict[str, Any] = {
+        n: T(*s, dtype=dtype) for n, s in zip(inspect.signature(function).parameters, shapes, strict=True)
+    }
     program, constants = to_axes(mi.trace(function, **specs)), tuple(specs)[1:]
     found = generate(program, {}, SearchOptions(constants=constants, budget=600)).graphs
     graphs = [g for g in found if computed_once(g, constants, analyze(g))]
