@@ -45,7 +45,7 @@ from benchmarks.search.large_programs import large_table
 from benchmarks.search.large_programs import measure as measure_large
 from benchmarks.search.pruning import ablation, pruning_table
 from benchmarks.search.rewrite_programs import PROGRAMS as REWRITES
-from benchmarks.search.rewrites import RewriteRow, rewrites_table
+from benchmarks.search.rewrites import RewriteRow, rewrites_table, searches_table
 from benchmarks.search.rewrites import measure as measure_rewrites
 from benchmarks.search.rules import measure as measure_rules
 from benchmarks.search.rules import rules_table
@@ -173,7 +173,7 @@ def _row_by_row(
 
 def _rewrites(run: _Run) -> None:
     def section(rows: Sequence[RewriteRow]) -> str:
-        return rewrites_table(rows).markdown()
+        return f"{searches_table(rows).markdown()}\n\n{rewrites_table(rows).markdown()}"
 
     rows = measure_rewrites(run.names, say=_say)
     _row_by_row(run, "rewrites", RewriteRow, rows, lambda r: list(REWRITES).index(r.name), section)

@@ -221,6 +221,25 @@ def rewrites_table(rows: Sequence[RewriteRow]) -> Table:
     return Table(header, cells)
 
 
+#: what each search is called, and its cost in a row
+_SEARCHES: dict[str, Callable[[RewriteRow], float]] = {
+    "the program's own operators": lambda r: r.own,
+    "and those of Table 1": lambda r: r.table,
+    "rules alone: their targets' own operators in one kernel each": lambda r: r.saturated,
+    "the program's own search beside these": lambda r: min(r.own, r.saturated),
+    "all": lambda r: r.both,
+}
+
+
+def searches_table(rows: Sequence[RewriteRow]) -> Table:
+    """What each search adds: how many of the better forms it finds, and how many times less than the first its graphs cost."""
+    cells = []
+    for name, cost in _SEARCHES.items():
+        found = sum(cost(r) <= TOLERANCE * r.better for r in rows)
+        cells.append([name, str(found), f"{geometric_mean([r.own / min(cost(r), r.own) for r in rows]):.2f}"])
+    return Table(["search", f"found, of {len(rows)}", "times less"], cells)
+
+
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Programs; all if none is named.")] = None,
     timed: Annotated[bool, typer.Option("--timed/--modelled", help="Measure kernels, too.")] = True,

@@ -11,7 +11,7 @@ from benchmarks.programs import PROGRAMS
 from benchmarks.search import rewrites, rules
 from benchmarks.search.rewrite_programs import PROGRAMS as REWRITES
 from benchmarks.search.rewrite_programs import Rewrite
-from benchmarks.search.rewrites import geometric_mean, rewrite_row, rewrites_table
+from benchmarks.search.rewrites import geometric_mean, rewrite_row, rewrites_table, searches_table
 from benchmarks.search.rules import RulesRow, rules_row, rules_table
 from mirage.search import rewriting
 
@@ -56,6 +56,8 @@ def test_a_rewrite_is_found_and_compared_with_the_program_as_it_is_written() -> 
     (line, total) = rewrites_table([row]).markdown().splitlines()[2:]
     assert f"| {row.own / row.both:.2f} | {row.written / row.both:.2f} | - | - | - | - | - |" in line
     assert "1 of 1" in total
+    found = [line.strip("|").split("|")[1].strip() for line in searches_table([row]).markdown().splitlines()[2:]]
+    assert found == ["0", "0", "1", "1", "1"]
 
 
 def test_a_form_whose_exponents_may_overflow_is_no_find() -> None:
