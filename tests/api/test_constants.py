@@ -14,6 +14,7 @@ import mirage as mi
 from mirage.cache import ResultStore
 from mirage.errors import FormatError, InputError, ScheduleError
 from mirage.ir.codec import encode
+from mirage.kernels.cpu.emit.stages import computed_once
 from mirage.kernels.cpu.launch import packing
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.launch.packing import packed_variants
@@ -23,10 +24,11 @@ from mirage.kernels.cpu.schedules.scheduler import machine_of
 from mirage.kernels.profile import Timing
 from mirage.mugraph.degree import analyze
 from mirage.results.cpu.result import Superoptimized
+from mirage.search import tune
 from mirage.search.candidates import Candidate
 from mirage.search.explore import Explorer
 from mirage.verify.equivalence import Verifier
-from tests.api.small import BUDGET, arrays, check, loaded
+from tests.api.small import BUDGET, arrays, check, limit_tuning, loaded
 from tests.kernels.kernels import single_kernel
 from tests.modelled import modelled
 
@@ -94,6 +96,22 @@ def test_packed_schedules_are_tried_first_where_a_kernel_did_well() -> None:
         packed = [s for _, s in explorer.wave(6) if s.kernels[0].packed]
         assert packed == packed_variants(graph, pair[1], constants, {"b": 2, "n": 100})
         assert bool(packed) == bool(constants)
+
+
+def test_what_follows_from_constants_is_computed_once_by_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_tuning(monkeypatch.setattr, kernels=12)
+    # what is found while kernels are compiled is a matter of the machine: all is found before many are
+    monkeypatch.setattr(tune, "PATIENCE", 1)
+    square = mi.tensor(64, 64)
+    program = mi.trace(lambda x, a, b: x @ a + x @ b, x=mi.tensor(4, 64), a=square, b=square)
+    r = mi.superoptimize(program, constants=("a", "b"), budget=BUDGET, cache=False)
+    measured = [c for c in r.graphs if c.tried]
+    once = [c for c in measured if computed_once(c.graph, r.constants, c.maximum)]
+    assert once and len(once) < len(measured)
+    inputs = arrays(program, {})
+    for c in once:
+        assert c.executable is not None
+        check(program, c.executable(inputs, {}), inputs, {})
 
 
 def with_packed_kernel(r: Superoptimized, path: Path) -> dict[str, Any]:

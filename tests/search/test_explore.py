@@ -78,6 +78,33 @@ def test_the_cheapest_pair_comes_first_and_none_twice() -> None:
         s.check(graphs[i])
 
 
+def weights_added_once() -> tuple[MuGraph, MuGraph]:
+    """Two products with weights, and one with their sum, which has a kernel of its own."""
+    x, w = mi.tensor("m", 1024), mi.tensor(1024, 1024)
+    both = single_kernel(mi.trace(lambda x, a, b: x @ a + x @ b, x=x, a=w, b=w))
+    return both, cut(mi.trace(lambda x, a, b: x @ (a + b), x=x, a=w, b=w), (3,), (4,))
+
+
+def test_what_is_computed_once_costs_nothing() -> None:
+    graphs = weights_added_once()
+    for constants, first in (("a", "b"), 1), (("a",), 0), ((), 0):
+        assert [i for i, _ in explorer(*graphs, sizes={"m": 4}, constants=constants).wave(1)] == [first]
+
+
+def test_what_is_found_later_and_costs_less_comes_next() -> None:
+    both, once = weights_added_once()
+    found = explorer(both, sizes={"m": 4}, constants=("a", "b"))
+    wave = found.wave(2)
+    found.learn({pair: timing(100.0 + k) for k, pair in enumerate(wave)})
+    found.add([candidate(once)])
+    # half of a wave refines what is fastest
+    _, (number, schedule) = found.wave(2)
+    assert number == 1
+    # and what it computes once is read from a packed copy soon
+    found.learn({wave[0]: timing(100.0), (number, schedule): timing(90.0)})
+    assert any(i == 1 and s.kernels[1].packed for i, s in found.wave(4))
+
+
 def test_the_same_times_lead_to_the_same_choices() -> None:
     def run() -> list[Pair]:
         found = explorer(*variants(), sizes={"b": 8})

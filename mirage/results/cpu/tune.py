@@ -39,8 +39,9 @@ LEAST_SHARE = 0.1
 FINISH_S, FINISH_SHARE = 0.3, 0.05
 #: of large programs, whose evidence takes longer: seconds per operator, and share of the budget
 OPERATOR_S, LARGE_SHARE = 0.02, 0.3
-#: seconds between two times that what is known so far is kept
-KEEP_S = 0.5
+#: seconds between two times that what is known so far is kept: the evidence of what leads then, which another graph may have
+#: overtaken a moment later, takes half a second, in which nothing is searched or compiled
+KEEP_S = 2.0
 
 
 class Session:
@@ -134,7 +135,7 @@ class Session:
             return self.run(budget, say)
 
     def _keep_so_far(self, tuned: Tuned, decision: Decision) -> None:
-        """Keep what is known, every half a second, unless a decision with more kernels is kept, or graphs that are kept were not
+        """Keep what is known, every few seconds, unless a decision with more kernels is kept, or graphs that are kept were not
         looked at yet.
         """
         kernels = [v.candidate for v in decision.versions if v.candidate]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import mirage as mi
+from mirage.errors import ScheduleError
 from mirage.ir.axes import to_axes
 from mirage.ir.dims import evaluate
 from mirage.kernels.cpu.emit.stages import computed_once
+from mirage.kernels.cpu.launch.direct import DirectCalls
 from mirage.kernels.cpu.launch.executable import CpuExecutable
-from mirage.kernels.cpu.schedules.scheduler import default_schedule
+from mirage.kernels.cpu.launch.packing import packed_variants
+from mirage.kernels.cpu.model.cost import CostModel, Machine
+from mirage.kernels.cpu.schedules.scheduler import Scheduler, default_schedule
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.search.generate import generate
@@ -127,3 +132,90 @@ def test_a_call_in_given_memory_reads_what_is_kept(graph: MuGraph) -> None:
         memory = np.full(elements, np.nan, np.float32)
         assert close(exe([x, a, b], SIZES, workspace=memory), expected(x, a, b))
         assert close(exe([x, a, b], SIZES), expected(x, a, b))
+
+
+def bound(exe: CpuExecutable, x: np.ndarray, a: np.ndarray, b: np.ndarray) -> DirectCalls:
+    """The direct calls for arrays like these."""
+    given = (x, a, b)
+    sizes = {"m": x.shape[0], "n": a.shape[1]}
+    result = (sizes["m"], sizes["n"])
+    call = exe.bind(sizes, [*(array.strides for array in given), np.empty(result, np.float32).strides])
+    assert call is not None
+    found = DirectCalls(np.dtype(np.float32), 3, 1)
+    assert found.add(call, [n for array in given for n in (array.shape, array.strides)], [result])
+    return found
+
+
+def test_direct_calls_read_what_is_kept(graph: MuGraph) -> None:
+    exe = executable(graph)
+    x, a, b = arrays(7)
+    wanted = expected(x, a, b)
+    direct = bound(exe, x, a, b)
+    assert exe.packed() == [] and close([direct.call((x, a, b), None)], wanted)
+    # one copy, whichever way a call takes
+    (kept,) = exe.packed()
+    b *= 2
+    for found in (direct.call((x, a, b), None), *exe([x, a, b], SIZES), direct.call((x, a, b), None)):
+        assert close([found], wanted)
+    assert exe.packed()[0] is kept
+    exe.forget()
+    assert close([direct.call((x, a, b), None)], expected(x, a, b))
+    other = arrays(8)[2]
+    for pair in ((a, other), (other, b), (b, a), (a, b)):
+        assert close([direct.call((x, *pair), None)], expected(x, *pair))
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_direct_calls_forget_what_is_kept_with_any_of_its_constants(graph: MuGraph, which: int) -> None:
+    exe = executable(graph)
+    given = arrays(9)
+    direct = bound(exe, *given)
+    direct.call(tuple(given), None)
+    assert len(exe.packed()) == 1
+    given[which] = given[which].copy()
+    gc.collect()
+    assert exe.packed() == []
+    assert close([direct.call(tuple(given), None)], expected(*given))
+
+
+def test_what_is_kept_may_be_packed(graph: MuGraph) -> None:
+    plain = default_schedule(graph, SIZES, 1 << 20)
+    variants = packed_variants(graph, plain, CONSTANTS, SIZES, once(graph))
+    assert variants
+    for schedule in variants:
+        # only for the kernel that runs in every call
+        assert [bool(k.packed) for k in schedule.kernels] == [False, True]
+        exe = CpuExecutable(graph, schedule, analyze(graph), SIZES, CONSTANTS)
+        for seed, n in ((10, 32), (11, 32), (12, 30), (13, 0)):
+            x, a, b = (array[:, :n] if k else array for k, array in enumerate(arrays(seed)))
+            sizes = {"m": 4, "n": n}
+            assert close(exe([x, a, b], sizes), expected(x, a, b))
+            assert close(exe([x, a, b], sizes), expected(x, a, b))
+        x, a, b = arrays(14)
+        direct = bound(exe, x, a, b)
+        assert close([direct.call((x, a, b), None)], expected(x, a, b))
+        exe.forget()
+        exe([x, a, b], SIZES)
+        # the packed form alone is kept
+        (kept,) = exe.packed()
+        assert kept.ndim == 3
+    with pytest.raises(ScheduleError, match="packs the result of graph, which every call computes"):
+        CpuExecutable(graph, variants[0], analyze(graph), SIZES, ("a",))
+
+
+def test_what_is_kept_needs_no_memory_in_a_call(graph: MuGraph) -> None:
+    assert evaluate(executable(graph).workspace(), SIZES) == 0
+    assert evaluate(executable(graph, ()).workspace(), SIZES) >= 16 * 32
+
+
+def test_what_runs_once_costs_nothing_and_is_not_varied(graph: MuGraph) -> None:
+    model = CostModel(Machine(2, 32 << 10, 1 << 20, 32 << 20))
+    each, first = Scheduler(graph, SIZES, model), Scheduler(graph, SIZES, model, constants=CONSTANTS)
+    schedule = each.first()
+    before, after = each.counts(schedule), first.counts(schedule)
+    assert (after <= before).all() and (after < before).any()
+    other = schedule.with_kernel(0, replace(schedule.kernels[0], tiles=tuple((a, 1) for a, _ in schedule.kernels[0].tiles)))
+    assert (first.counts(other) == after).all() and first.ns(schedule) < each.ns(schedule)
+    near = list(first.neighbours(schedule))
+    assert near and all(s.kernels[0].tiles == schedule.kernels[0].tiles for s in near)
+    assert any(s.kernels[0].tiles != schedule.kernels[0].tiles for s in each.neighbours(schedule))
