@@ -82,7 +82,7 @@ def test_the_first_graph_is_of_the_programs_own_operators_and_no_search_goes_on_
     stream = LargeSearch(ap, SIZES)
     graph, *_ = next(stream).graphs
     assert len(graph.kernels) == len(stream.cuts.atoms)
-    searches = [search for _, search in stream.searches._known.values()]
+    searches = [shared.search for shared in stream.searches.known.values()]
     # a norm's atoms are those of the other norms
     assert 0 < len(searches) <= len(stream.cuts.atoms)
     assert all(len(search.finished) == 1 for search in searches)
@@ -224,8 +224,8 @@ def test_pieces_are_written_when_they_are_worth_a_file(tmp_path: Path) -> None:
     _, ap = small("mlp_block")
     path = tmp_path / "c.jsonl"
     stream = LargeSearch(ap, SIZES, checkpoint=Checkpoint(path, "0" * 64))
-    for _, search in stream.searches._known.values():
-        search.seconds = 0.0
+    for shared in stream.searches.known.values():
+        shared.search.seconds = 0.0
     stream.save()
     assert not path.exists()
 
