@@ -61,8 +61,8 @@ def find_targets(
 def finding_targets(
     program: AxisProgram, sizes: Mapping[str, int], constants: Collection[str] = (), seconds: float = MAX_SECONDS
 ) -> Steps[Targets]:
-    """`find_targets` in steps, of milliseconds mostly, and of some tenths of a second where a large target is checked; the seconds
-    are those of its own work.
+    """`find_targets` in steps, of milliseconds mostly, and of some tenths of a second where a large target is checked; the
+    seconds are those of its own work.
     """
     terms = Terms(program.axes)
     roots = read(terms, program).outputs
@@ -75,7 +75,9 @@ def finding_targets(
     ways = _Ways(found, prices)
     yield from ways.improve(roots)
     signatures = _Signatures(terms, program)
+    yield
     own = signatures.of(roots)
+    yield
     if own is None:
         return Targets((), report, cut)
     least = prices.of(roots)
