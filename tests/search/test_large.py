@@ -360,7 +360,7 @@ def test_rules_of_functions_are_used_before_the_bound_in_a_program_of_forty_oper
         return mi.log(mi.exp(y) * mi.exp(mi.sin(y)))
 
     logged.__signature__ = signature(layer.fn)  # type: ignore[attr-defined]
-    ap = to_axes(mi.trace(logged, **layer.specs))
+    ap = to_axes(mi.trace(logged, "logged", **layer.specs))
     assert sum(n.op not in SOURCES for n in ap.nodes) > 40
     axes = {a: evaluate(d, {"b": 1, "s": 128}) for a, d in ap.axes.items()}
     first, *_ = find_targets(ap, axes, seconds=math.inf).programs
