@@ -148,16 +148,16 @@ class Candidates:
     @property
     def complete(self) -> bool:
         """Whether there are no more, however long one looks for them."""
-        return self.done and not self.stopped and (self.pieces is None or self.pieces.complete)
+        return self.done and not self.stopped and all(s is None or s.complete for s in (self.pieces, self.rewriting))
 
     def stop(self) -> None:
         """Look for no more, as an interrupt wants it. If nothing was looked at yet, one graph of what the search has found is."""
         self.stopped = True
+        for s in (self.search, self.pieces, self.rewriting):
+            if s is not None:
+                s.interrupt()
         if self.search is not None:
-            self.search.interrupt()
             self._take(self.search)
-        if self.rewriting is not None:
-            self.rewriting.interrupt()
         while self._waiting and not self.found:
             self._admit()
 
@@ -166,10 +166,9 @@ class Candidates:
         time is not new.
         """
         self.stopped = False
-        if self.pieces is not None:
-            self.pieces.resume(seconds)
-        if self.rewriting is not None:
-            self.rewriting.resume()
+        for s in (self.pieces, self.rewriting):
+            if s is not None:
+                s.resume(seconds)
         if self.search is not None and (search := self.search.anew()) is not self.search:
             self.search, self._taken = search, 0
 
@@ -207,16 +206,16 @@ class Candidates:
         """Let a search go on: the targets while it is their turn, the pieces until there is a first graph, the whole program
         until it has its own operators in one kernel, the other pieces, and then the whole.
         """
-        targets, whole = self.rewriting, self.search
-        pieces = self.pieces
-        of_pieces = pieces is not None and (not pieces.begun or whole is None or whole.done or bool(whole.finished))
-        if targets is not None and not targets.done and not targets.waits(whole):
-            targets.advance(seconds, whole)
+        targets, whole, pieces = self.rewriting, self.search, self.pieces
+        own = [s for s in (whole, pieces) if s is not None]
+        if targets is not None and not targets.done and not targets.waits(*own):
+            targets.advance(seconds, *own)
             fresh = targets.found[self._rewritten :]
             self._rewritten += len(fresh)
             self._waiting.extend(Known(graph, found.cost) for found in fresh for graph in found.graphs)
-        elif pieces is not None and of_pieces and (joined := next(pieces, None)) is not None:
-            self._waiting.extend(Known(graph, joined.cost) for graph in joined.graphs)
+        elif pieces is not None and not pieces.done and (not pieces.begun or whole is None or whole.done or whole.begun):
+            joined = pieces.advance(seconds)
+            self._waiting.extend(Known(graph, found.cost) for found in joined for graph in found.graphs)
         elif whole is not None:
             whole.advance(seconds)
             self._take(whole)

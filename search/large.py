@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from mirage.search.checkpoint import Checkpoint
 from mirage.search.cost import Cost, CostModel, Place
 from mirage.search.cuts import MAX_OPERATORS, SOURCES, Atoms, Cuts
 from mirage.search.generate import undominated
+from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.search.options import SearchOptions
 from mirage.search.partitions import Partition, Way, cheapest, most_promising
 from mirage.search.pieces import join, piece_of
@@ -42,6 +42,8 @@ from mirage.search.units import Accept
 LARGEST = 50
 #: seconds of the search of a piece in the first round, and how many times as many in each round after it
 PIECE_SECONDS, LONGER = 0.5, 4.0
+#: seconds of the search of a piece between two steps of the stream
+SLICE_S = 0.05
 #: as many steps, where these are counted
 PIECE_STEPS = 1000
 #: partitions that are returned before better ones are known, so that measurements have a choice
@@ -69,10 +71,11 @@ class LargeSearch:
     """Graphs of a program, none twice, and none that `accept` refuses: the first at once, then better ones as more pieces
     are searched, then variants of the best.
 
-    An item without graphs says that a search found nothing new: at any item the caller may stop. The stream ends when nothing
-    is left to search, or `options.budget` is spent, after which at least one partition is returned; `resume` gives it more time.
-    `sizes` are those of the dim symbols, at which costs are compared. What is finished of pieces is written to the `checkpoint`,
-    and not searched again. Raises SearchError for impossible options.
+    An item without graphs says that a search found nothing new: at any item the caller may stop, and with `advance` at any
+    step. The stream ends when nothing is left to search, or `options.budget` is spent, after which at least one partition is
+    returned; `resume` gives it more time. `sizes` are those of the dim symbols, at which costs are compared. What is finished of
+    pieces is written to the `checkpoint`, and not searched again. What equals a piece of `beside` is searched once for both, in
+    the time that `beside` has. Raises SearchError for impossible options.
     """
 
     def __init__(
@@ -82,8 +85,10 @@ class LargeSearch:
         options: SearchOptions | None = None,
         accept: Accept | None = None,
         checkpoint: Checkpoint | None = None,
+        beside: LargeSearch | None = None,
     ) -> None:
-        options = options or SearchOptions()
+        # pieces have inputs of their own
+        options = replace(options or SearchOptions(), constants=())
         options.check()
         self.program = program
         self.accept = accept
@@ -91,7 +96,7 @@ class LargeSearch:
         self.cuts = Cuts(program, axis_sizes)
         self.pieces = {p: piece_of(program, self.cuts.nodes(p)) for p in self.cuts.pieces}
         self.prices = Prices(program, axis_sizes, options)
-        self.searches = _Searches(sizes, options, checkpoint)
+        self.searches: _Searches = beside.searches if beside is not None else _Searches(sizes, options, checkpoint)
         #: what every piece costs as one kernel (ns)
         self.estimates = {p: self.prices.together(piece.program) for p, piece in self.pieces.items()}
         #: the ways to run the pieces that were searched, the cheapest first
@@ -99,25 +104,53 @@ class LargeSearch:
         #: seconds, or steps, of the search of a piece, infinite where it is complete
         self.spent: dict[Atoms, float] = {}
         self.seen: set[object] = set()
-        #: whether the stream has begun and ended, and whether nothing is left to search
+        #: whether there was a first item, the stream has ended, and nothing is left to search
         self.begun = self.done = self.complete = False
+        #: the steps that the searches of pieces have taken for it
+        self.steps = 0
+        self._interrupted = False
         self._items = self._all()
 
     def __iter__(self) -> Iterator[Found]:
         return self
 
     def __next__(self) -> Found:
-        found = next(self._items, None)
+        found = next((item for item in self._items if item is not None), None)
         self.begun = True
         if found is None:
             self.done = True
             raise StopIteration
         return found
 
+    def advance(self, seconds: float) -> list[Found]:
+        """Go on for about so many seconds, or until there are graphs; what was found. The first call ends with the first item,
+        whatever time that takes; every call takes one step.
+        """
+        end = time.perf_counter() + seconds
+        for item in self._items:
+            self.begun = self.begun or item is not None
+            if item is not None and item.graphs:
+                return [item]
+            if self.begun and time.perf_counter() >= end:
+                return []
+        self.done = True
+        return []
+
+    def interrupt(self) -> None:
+        """End it, and say so."""
+        self._interrupted = self.done = True
+
+    @property
+    def stop_reason(self) -> str:
+        """ "complete", or why it is not, if it ends here."""
+        if self.complete:
+            return "complete"
+        return f"{INTERRUPTED if self._interrupted else OUT_OF_TIME} (pieces left)"
+
     def resume(self, seconds: float) -> None:
         """Go on for so many seconds more, also after an interrupt."""
         if not self.complete:
-            self.done = False
+            self.done = self._interrupted = False
             self.searches.resume(seconds)
             # what is known is not searched again
             self._items = self._all()
@@ -131,7 +164,8 @@ class LargeSearch:
         """The prefixes that the searches of pieces have built, and their checks."""
         return self.searches.work
 
-    def _all(self) -> Iterator[Found]:
+    def _all(self) -> Iterator[Found | None]:
+        """All items, and None between steps of the work."""
         atoms = [1 << k for k in range(len(self.cuts.atoms))]
         best, *_ = cheapest(self.cuts, {p: [Way(cost)] for p, cost in self.estimates.items()}, 1)
         coarse = [piece for piece, _ in best.steps]
@@ -139,7 +173,7 @@ class LargeSearch:
             for pieces in (atoms, coarse):
                 for piece in pieces:
                     if self.spent.get(piece, -1.0) < limit:
-                        self.search(piece, limit)
+                        yield from self.search(piece, limit)
                 yield self.next()
         yield from self.improved()
         for partition in self.partitions():
@@ -147,22 +181,29 @@ class LargeSearch:
         yield from self.variants()
         self.complete = not self.searches.stopped
 
-    def improved(self) -> Iterator[Found]:
+    def improved(self) -> Iterator[Found | None]:
         """Partitions, while pieces are searched that could improve them, in rounds that give each one more."""
         limit = self.searches.first
         while True:
             fresh = False
             while not self.searches.stopped and (piece := self.promising(limit)) is not None:
-                self.search(piece, limit)
+                yield from self.search(piece, limit)
                 fresh = True
                 yield self.next()
             if not fresh and limit > self.searches.first:
                 return
             limit *= LONGER
 
-    def search(self, piece: Atoms, limit: float) -> None:
+    def search(self, piece: Atoms, limit: float) -> Iterator[None]:
+        """Search a piece for so many seconds, or steps, of which it may have had some."""
         program = self.pieces[piece].program
-        found, self.spent[piece] = self.searches.of(program, limit)
+        canonical = canonical_key(program)
+        shared = self.searches.of(program, canonical)
+        for steps in self.searches.run(shared, limit):
+            self.steps += steps
+            yield
+        found = shared.graphs(program, canonical) if shared is not None else []
+        self.spent[piece] = self.searches.had(shared, limit)
         ways = [Way(cost, _splits(graph), graph) for graph, cost in found]
         if all(way.splits for way in ways):
             # so that there is a way beside every other piece
@@ -222,6 +263,22 @@ class LargeSearch:
         return [with_predefined(graph, only) for only in dict.fromkeys([*chosen, frozenset(single)]) if only]
 
 
+@dataclass
+class _Shared:
+    """The search of all pieces that are equal, in the names of the first, and the steps it has had where they are counted."""
+
+    canonical: Canonical
+    search: Search
+    steps: int = 0
+
+    def graphs(self, program: AxisProgram, canonical: Canonical) -> list[tuple[MuGraph, float]]:
+        """What it has found, as graphs of one of the pieces, with their costs, cheapest first."""
+        renaming = self.canonical.renaming_to(canonical)
+        # library calls are made of the whole graph
+        graphs = [(g, f.cost) for f in undominated(self.search.found) for g in f.graphs if not _calls_library(g)]
+        return [(rename_mugraph(g, renaming, program), c) for g, c in graphs]
+
+
 class _Searches:
     """Searches of pieces, one for all that are equal; until the budget of `options` is spent, or its steps are, where they are
     counted. `first` is what a piece may take in the first round: seconds, or steps.
@@ -234,8 +291,7 @@ class _Searches:
         self.deadline = time.perf_counter() + options.budget
         self.first = PIECE_SECONDS if options.steps is None else float(PIECE_STEPS)
         self._left = options.steps
-        self._known: dict[object, tuple[Canonical, Search]] = {}
-        self._steps: Counter[object] = Counter()
+        self.known: dict[object, _Shared] = {}
 
     @property
     def stopped(self) -> bool:
@@ -243,52 +299,54 @@ class _Searches:
 
     @property
     def work(self) -> tuple[int, int]:
-        stats = [search.stats for _, search in self._known.values()]
+        stats = [shared.search.stats for shared in self.known.values()]
         return sum(s.prefixes for s in stats), sum(s.checks for s in stats)
 
     def resume(self, seconds: float) -> None:
         """Search for so many seconds more, or as many steps as before."""
         self.deadline = time.perf_counter() + seconds
         self._left = self.options.steps
-        self._known = {key: (canonical, search.anew()) for key, (canonical, search) in self._known.items()}
+        for shared in self.known.values():
+            shared.search = shared.search.anew()
 
     def save(self) -> None:
-        seconds = sum(search.seconds for _, search in self._known.values())
-        for _, search in self._known.values():
-            search.save(within=seconds)
+        seconds = sum(shared.search.seconds for shared in self.known.values())
+        for shared in self.known.values():
+            shared.search.save(within=seconds)
 
-    def of(self, program: AxisProgram, limit: float) -> tuple[list[tuple[MuGraph, float]], float]:
-        """The graphs that a search of so many seconds, or steps, finds, with their costs, cheapest first, and how many it has
-        had, infinite where it is complete: the program's own operators in one kernel at least. Once nothing is left, what it
-        found before.
-        """
-        canonical = canonical_key(program)
+    def of(self, program: AxisProgram, canonical: Canonical) -> _Shared | None:
+        """The search of a piece, and of all that equal it; None for a new one where nothing is left."""
         axes = canonical.renaming.inverse().axes
         key = canonical.text, tuple(evaluate(program.axes[axes[a]], self.sizes) for a in canonical.program.axes)
-        if key not in self._known and not self.stopped:
-            self._known[key] = canonical, self._search(program, canonical)
-        if key not in self._known:
-            return [], 0.0
-        first, search = self._known[key]
-        self._advance(key, search, limit)
-        self.save()
-        renaming = first.renaming_to(canonical)
-        # library calls are made of the whole graph
-        graphs = [(g, f.cost) for f in undominated(search.found) for g in f.graphs if not _calls_library(g)]
-        # a search that ended for all has not had what it might have
-        had = math.inf if search.done else 0.0 if self.stopped else limit
-        return [(rename_mugraph(g, renaming, program), c) for g, c in graphs], had
+        if key not in self.known and not self.stopped:
+            self.known[key] = _Shared(canonical, self._search(program, canonical))
+        return self.known.get(key)
 
-    def _advance(self, key: object, search: Search, limit: float) -> None:
-        if self._left is None:
-            while not search.done and (search.seconds < limit or not search.finished) and not self.stopped:
-                search.advance(min(max(limit - search.seconds, 0.0), self.deadline - time.perf_counter()))
-            return
-        while not search.done and (self._steps[key] < limit or not search.finished) and self._left > 0:
-            # without time, each call takes one step
-            search.advance(0.0)
-            self._steps[key] += 1
-            self._left -= 1
+    def run(self, shared: _Shared | None, limit: float) -> Iterator[int]:
+        """Let a search go on until it has had so many seconds, or steps, and at least the piece's own operators in one kernel, or
+        until nothing is left; the steps that it takes, now and then.
+        """
+        while shared is not None and not (search := shared.search).done and not self.stopped:
+            had = search.seconds if self._left is None else shared.steps
+            if had >= limit and search.begun:
+                break
+            before = search.steps
+            if self._left is None:
+                search.advance(min(max(limit - had, 0.0), self.deadline - time.perf_counter(), SLICE_S))
+            else:
+                # without time, each call takes one step
+                search.advance(0.0)
+                shared.steps += 1
+                self._left -= 1
+            yield search.steps - before
+        self.save()
+
+    def had(self, shared: _Shared | None, limit: float) -> float:
+        """How many seconds, or steps, a search has had that was to have so many; infinite where it is complete."""
+        if shared is not None and shared.search.done:
+            return math.inf
+        # a search that ended for all has not had what it might have
+        return 0.0 if shared is None or self.stopped else limit
 
     def _search(self, program: AxisProgram, canonical: Canonical) -> Search:
         # of equal pieces, which have other names, the one that is searched may be another one the next time

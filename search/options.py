@@ -23,11 +23,11 @@ class SearchOptions:
     yields, None for 4 and 2, or the program's own numbers if those are larger. `max_loops`: axes that a kernel loops over
     together. `max_values`: values of a kernel beyond which products of sums are no longer multiplied out (`expansion.py`).
     `budget`: seconds. `steps`: no part of the search is limited by seconds, but by counts, and the pieces of a large program
-    by so many steps together, so that what it finds by a step is the same on every machine. `rules`: whether what the rules
-    make of the program is searched too (`targets.py`). `vocabulary`: "table" for the operators of the paper's Table 1 that
-    the program has room for, "program" for those that it is written in. `constants`: arguments whose contents never change:
-    what follows from them alone costs nothing, as it is computed once. `rates`: what costs weigh that order graphs. `compared`:
-    sizes of the symbolic axes, beside the given ones, at which a graph may be the best. `pruner`
+    and of its targets by so many steps together, so that what it finds by a step is the same on every machine. `rules`:
+    whether what the rules make of the program is searched too (`targets.py`). `vocabulary`: "table" for the operators of the
+    paper's Table 1 that the program has room for, "program" for those that it is written in. `constants`: arguments whose
+    contents never change: what follows from them alone costs nothing, as it is computed once. `rates`: what costs weigh that
+    order graphs. `compared`: sizes of the symbolic axes, beside the given ones, at which a graph may be the best. `pruner`
     ("normal-form", "smt" or None) and `canonical=False`, which builds equal values again, are for ablations.
     """
 

@@ -1,7 +1,8 @@
 """The searches of a program's targets, beside the search of the program itself.
 
 They have a share of what that search does: most differ from the program by an operator or two, but what is found to be equal may
-be much larger than the program, and its search a hundred times longer.
+be much larger than the program, and its search a hundred times longer. A large target is searched in pieces, of which those
+that the program has, too, are searched once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from functools import partial
 from mirage.ir.axes import AxisProgram
 from mirage.ir.dims import evaluate
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, was_cut
+from mirage.search.large import Found as Joined
+from mirage.search.large import LargeSearch, is_large
 from mirage.search.options import SearchOptions
 from mirage.search.stream import Search
 from mirage.search.targets import Targets, finding_targets
@@ -30,7 +33,7 @@ class Rewriting:
     and then one target after the other, the cheapest first.
 
     `learn` is told of every target before its graphs are found. The arguments are those of `Search`; `constants` are inputs whose
-    contents never change.
+    contents never change, and `pieces` is the search of a large program in pieces.
     """
 
     def __init__(
@@ -43,22 +46,24 @@ class Rewriting:
         constants: Collection[str] = (),
         accept: Accept | None = None,
         safe: bool = False,
+        pieces: LargeSearch | None = None,
     ) -> None:
         self._sizes = dict(sizes)
         self._options = options
         self._learn = learn
         self._accept = accept
         self._safe = safe
+        self._pieces = pieces
         axes = {a: evaluate(d, sizes) for a, d in program.axes.items()}
         limit = MAX_SECONDS if options.steps is None else math.inf
         self._find = partial(finding_targets, program, axes, constants, limit)
         self._finding = self._find()
         self._targets: Targets | None = None
-        self._searches: list[Search] = []
+        self._searches: list[Search | LargeSearch] = []
         self._stopped = False
         self._cut = False
         self._found_in = 0
-        self.found: list[Found] = []
+        self.found: list[Found | Joined] = []
         #: seconds that it has worked
         self.seconds = 0.0
 
@@ -71,6 +76,11 @@ class Rewriting:
     def done(self) -> bool:
         """Whether nothing more will be found."""
         return self._stopped or self._cut or (self.saturated and all(s.done for s in self._searches))
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing more will be found, however long one looks for it."""
+        return self.done and not self._stopped and (self._cut or not any(was_cut(s.stop_reason) for s in self._searches))
 
     @property
     def steps(self) -> int:
@@ -100,27 +110,25 @@ class Rewriting:
             found.append(f"{unfinished} of {len(self._searches)} targets of rules not searched to the end: {why}")
         return found
 
-    def waits(self, search: Search | None) -> bool:
-        """Whether it is not its turn yet, beside the program's own search."""
-        return search is not None and not search.done and (not search.finished or SHARE * self.steps > search.steps)
+    def waits(self, *own: Search | LargeSearch) -> bool:
+        """Whether it is not its turn yet, beside the program's own searches."""
+        if all(s.done for s in own):
+            return False
+        return not all(s.begun or s.done for s in own) or SHARE * self.steps > sum(s.steps for s in own)
 
-    def advance(self, seconds: float, search: Search | None = None) -> None:
-        """Go on for about so many seconds, or until something is found; beside the program's own `search`: what its graphs
-        dominate is not looked at.
-        """
+    def advance(self, seconds: float, *own: Search | LargeSearch) -> None:
+        """Go on for about so many seconds, or until something is found; beside the program's own searches."""
         start = time.perf_counter()
         if self._targets is None:
             self._saturate(start + seconds)
-        elif self._had_its_share(search):
+        elif all(s.done for s in own) and self.steps > max(sum(s.steps for s in own) // SHARE, STEPS):
             self._cut = True
-        elif waiting := [s for s in self._searches if not s.finished] or [s for s in self._searches if not s.done]:
-            waiting[0].known = search.found if search is not None else ()
+        elif waiting := [s for s in self._searches if not s.begun] or [s for s in self._searches if not s.done]:
+            if isinstance(waiting[0], Search):
+                # what the program's own graphs dominate is not looked at
+                waiting[0].known = [found for s in own if isinstance(s, Search) for found in s.found]
             self.found += waiting[0].advance(seconds)
         self.seconds += time.perf_counter() - start
-
-    def _had_its_share(self, search: Search | None) -> bool:
-        own = 0 if search is None else search.steps
-        return (search is None or search.done) and self.steps > max(own // SHARE, STEPS)
 
     def _saturate(self, end: float) -> None:
         """Find the targets, until this time (a `perf_counter`) at most."""
@@ -135,9 +143,13 @@ class Rewriting:
                 return
         for target in self._targets.programs:
             if self._learn(target):
-                self._searches.append(
-                    Search(target.program, self._sizes, self._options, accept=self._accept, safe=self._safe)
-                )
+                self._searches.append(self._search(target.program))
+
+    def _search(self, target: AxisProgram) -> Search | LargeSearch:
+        # most of the pieces of a large program are its targets' pieces, too
+        if self._pieces is not None or is_large(target):
+            return LargeSearch(target, self._sizes, self._options, self._accept, beside=self._pieces)
+        return Search(target, self._sizes, self._options, accept=self._accept, safe=self._safe)
 
     def interrupt(self) -> None:
         """End it."""
@@ -145,9 +157,13 @@ class Rewriting:
         for s in self._searches:
             s.interrupt()
 
-    def resume(self) -> None:
-        """Go on, if need be with searches that begin again."""
+    def resume(self, seconds: float) -> None:
+        """Go on for so many seconds more, if need be with searches that begin again."""
         self._stopped = False
         if not self.saturated:
             self._finding = self._find()
-        self._searches = [s.anew() for s in self._searches]
+        for i, s in enumerate(self._searches):
+            if isinstance(s, LargeSearch):
+                s.resume(seconds)
+            else:
+                self._searches[i] = s.anew()

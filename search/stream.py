@@ -120,6 +120,11 @@ class Search(Displayed, drawn_by="mirage.search.draw"):
             self.seconds += time.perf_counter() - start
         return self.found[before:]
 
+    @property
+    def begun(self) -> bool:
+        """Whether the first unit, the program's own operators in one kernel, is finished."""
+        return bool(self.finished)
+
     def interrupt(self) -> None:
         """End it, and say so."""
         self._interrupted = self.done = True

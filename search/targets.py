@@ -19,7 +19,7 @@ from mirage.search.algebras import Algebras
 from mirage.search.cost import FLOP_NS, SUM_NS, matmul_ns
 from mirage.search.steps import Steps, finish
 from mirage.verify.rules.lower import lowered
-from mirage.verify.rules.rewritten import Rewritten, rewritten
+from mirage.verify.rules.rewritten import Rewritten, rewriting
 from mirage.verify.rules.saturate import MAX_SECONDS, Saturated, Saturation
 from mirage.verify.rules.terms import COMMUTATIVE, Node, Terms, read
 
@@ -61,7 +61,9 @@ def find_targets(
 def finding_targets(
     program: AxisProgram, sizes: Mapping[str, int], constants: Collection[str] = (), seconds: float = MAX_SECONDS
 ) -> Steps[Targets]:
-    """`find_targets` in steps, of milliseconds mostly; the seconds are those of its own work."""
+    """`find_targets` in steps, of milliseconds mostly, and of some tenths of a second where a large target is checked; the
+    seconds are those of its own work.
+    """
     terms = Terms(program.axes)
     roots = read(terms, program).outputs
     saturation = Saturation(terms, roots, seconds=seconds)
@@ -73,7 +75,9 @@ def finding_targets(
     ways = _Ways(found, prices)
     yield from ways.improve(roots)
     signatures = _Signatures(terms, program)
+    yield
     own = signatures.of(roots)
+    yield
     if own is None:
         return Targets((), report, cut)
     least = prices.of(roots)
@@ -93,7 +97,7 @@ def finding_targets(
     for cost, outputs, key in cheaper:
         if key in seen or cost >= WORTH * least or len(targets) == MAX_TARGETS:
             continue
-        target = rewritten(found.graph, program, roots, outputs)
+        target = yield from rewriting(found.graph, program, roots, outputs)
         if target is not None and (target.links or cost < WORTH_ARITHMETIC * least):
             seen.add(key)
             targets.append(target)

@@ -126,9 +126,10 @@ def _searched(program: Program, sizes: Mapping[str, int], options: SearchOptions
         targets = Rewriting(
             verifier.axis_program, sizes, options, verifier.learn, constants=options.constants, safe=safe
         )  # fmt: skip
+    own = [search] if search is not None else []
     while True:
-        if targets is not None and not targets.done and not targets.waits(search):
-            targets.advance(TURN_S, search)
+        if targets is not None and not targets.done and not targets.waits(*own):
+            targets.advance(TURN_S, *own)
         elif search is not None and not search.done:
             search.advance(TURN_S)
         else:

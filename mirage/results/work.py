@@ -22,7 +22,6 @@ from mirage.results.result import StoredResult
 from mirage.search.candidates import Candidates, Known
 from mirage.search.checkpoint import Checkpoint, checkpoint_path
 from mirage.search.cost import compared_sizes
-from mirage.search.cuts import MAX_OPERATORS
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.search.large import LargeSearch, is_large
 from mirage.search.options import SearchOptions
@@ -60,8 +59,6 @@ class Work:
         left_out, rules = [], ""
         if rewriting is not None:
             left_out, rules = rewriting.left_out, rewriting.report
-        elif pieces is not None and search.options.rules:
-            rules = f"not tried, as a program of more than {MAX_OPERATORS} operators is searched in pieces"
         if pieces is not None and not pieces.complete:
             left_out = [f"pieces not searched to the end: {INTERRUPTED if self.candidates.stopped else OUT_OF_TIME}"]
         stats = search.stats
@@ -130,7 +127,7 @@ class Request:
                 checkpoint=checkpoint, executor=self.executor,
             )  # fmt: skip
         found = pieces(verifier, sizes, options, checkpoint) if search is not None else None
-        targets = rewriting(verifier, sizes, options, self.constants) if search is not None else None
+        targets = rewriting(verifier, sizes, options, self.constants, found) if search is not None else None
         candidates = Candidates(verifier, search, known, found, targets)
         spent = kept.spent if kept else 0.0
         return Work(verifier, self.anchors, candidates, self.constants, checkpoint, recalled, spent, self.begun)
@@ -178,18 +175,20 @@ def pieces(
     """Graphs of a large program, of the graphs of its pieces."""
     if not is_large(verifier.axis_program):
         return None
-    # pieces have inputs of their own
-    options = replace(options, constants=())
     return LargeSearch(verifier.axis_program, sizes, options, partial(offered, verifier.program), checkpoint)
 
 
 def rewriting(
-    verifier: Verifier, sizes: Mapping[str, int], options: SearchOptions, constants: Sequence[str] = ()
+    verifier: Verifier,
+    sizes: Mapping[str, int],
+    options: SearchOptions,
+    constants: Sequence[str] = (),
+    pieces: LargeSearch | None = None,
 ) -> Rewriting | None:
-    """What the rules make of a program; not of a large one, whose pieces are searched."""
-    if not options.rules or is_large(verifier.axis_program):
+    """What the rules make of a program; of a large one, beside the search of its `pieces`."""
+    if not options.rules:
         return None
     return Rewriting(
         verifier.axis_program, sizes, options, verifier.learn, constants=constants,
-        safe=program_is_stable(verifier.program),
+        accept=partial(offered, verifier.program), safe=program_is_stable(verifier.program), pieces=pieces,
     )  # fmt: skip

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
+from inspect import signature
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -15,21 +18,28 @@ import mirage as mi
 from benchmarks.large import LARGE, llama
 from benchmarks.programs import PROGRAMS
 from mirage.ir.axes import AxisProgram, to_axes
+from mirage.ir.dims import evaluate
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.schedules.scheduler import default_schedule
+from mirage.kernels.target import get_target
 from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
+from mirage.results.work import Request
 from mirage.search import jobs, large
 from mirage.search import stream as whole_search
+from mirage.search.candidates import Candidates
 from mirage.search.checkpoint import Checkpoint
 from mirage.search.cuts import SOURCES
 from mirage.search.large import Found, LargeSearch, is_large
 from mirage.search.options import SearchOptions
 from mirage.search.stream import Search
+from mirage.search.targets import find_targets
 from mirage.search.units import Units
+from mirage.verify.equivalence import Verifier
+from mirage.verify.rules.saturate import MAX_ADDED
 from mirage.verify.safety import offered
 from tests.kernels.kernels import bound, error, random_inputs
 from tests.programs import axes
@@ -82,7 +92,7 @@ def test_the_first_graph_is_of_the_programs_own_operators_and_no_search_goes_on_
     stream = LargeSearch(ap, SIZES)
     graph, *_ = next(stream).graphs
     assert len(graph.kernels) == len(stream.cuts.atoms)
-    searches = [search for _, search in stream.searches._known.values()]
+    searches = [shared.search for shared in stream.searches.known.values()]
     # a norm's atoms are those of the other norms
     assert 0 < len(searches) <= len(stream.cuts.atoms)
     assert all(len(search.finished) == 1 for search in searches)
@@ -224,8 +234,8 @@ def test_pieces_are_written_when_they_are_worth_a_file(tmp_path: Path) -> None:
     _, ap = small("mlp_block")
     path = tmp_path / "c.jsonl"
     stream = LargeSearch(ap, SIZES, checkpoint=Checkpoint(path, "0" * 64))
-    for _, search in stream.searches._known.values():
-        search.seconds = 0.0
+    for shared in stream.searches.known.values():
+        shared.search.seconds = 0.0
     stream.save()
     assert not path.exists()
 
@@ -268,3 +278,125 @@ def test_random_programs_in_pieces(seed: int) -> None:
     for item in islice(LargeSearch(ap, sizes, options, lambda g: offered(p, g)), 3):
         for g in item.graphs:
             check(p, ap, g, sizes, rng)
+
+
+def with_mlp(change: Callable[[Any, Any], Any]) -> Program:
+    """Norm, MLP gated by what `change` makes of two products, and residual."""
+
+    def block(x: Any, g: Any, w1: Any, w3: Any, w2: Any) -> Any:
+        n = mi.rms_norm(x, g)
+        return x + change(n @ w1, n @ w3) @ w2
+
+    up = mi.tensor(8, 12)
+    return mi.trace(block, x=mi.tensor("s", 8), g=mi.tensor(8), w1=up, w3=up, w2=mi.tensor(12, 8))
+
+
+def stream(p: Program, options: SearchOptions, sizes: dict[str, int]) -> Candidates:
+    """The stream of a large program: its pieces and its targets."""
+    request = Request(Verifier(p), [sizes], get_target("cpu"), options)
+    found = request.work().candidates
+    assert found.pieces is not None
+    # the search of the whole goes on for long
+    found.search = None
+    return found
+
+
+#: counted, so that what is found is the same on every machine
+COUNTED = SearchOptions(steps=1000)
+
+
+def drawn(found: Candidates) -> Candidates:
+    """A stream, drained by counts alone."""
+    while not found.done:
+        found.more(0.0)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        ("product of exps", lambda a, b: mi.silu(a) * (mi.exp(a) * mi.exp(b))),
+        ("quotient of exps", lambda a, b: mi.silu(a) * (mi.exp(a) / mi.exp(b))),
+    ],
+)
+def test_a_large_program_has_targets_whose_graphs_are_proved_and_cheaper(rule: str, change: Callable[[Any, Any], Any]) -> None:
+    p = with_mlp(change)
+    assert is_large(to_axes(p))
+    found = drawn(stream(p, COUNTED, {"s": 128}))
+    own, targets = ([c for c in found.found if bool(c.certificate.chain) == chain] for chain in (False, True))
+    assert own and targets
+    assert min(c.cost for c in targets) < min(c.cost for c in own)
+    assert all(link.startswith(f"{rule}: ") for c in targets for link in c.certificate.chain)
+    best = min(targets, key=lambda c: c.cost)
+    certificate = found.verifier.confirm(best.graph, best.certificate)
+    assert certificate.verdict == "proved equal" and certificate.chain
+    assert len(certificate.checks) == 2
+
+
+def test_what_rules_remove_from_a_large_program_is_not_computed() -> None:
+    p = with_mlp(lambda a, b: mi.silu(a) * mi.log(mi.exp(b)))
+    costs = [
+        min(c.cost for c in drawn(stream(p, replace(COUNTED, rules=rules), {"s": 128})).found) for rules in (False, True)
+    ]
+    assert costs[0] > costs[1]
+
+
+def test_rules_leave_a_layer_without_a_better_form_as_it_is() -> None:
+    p, _ = small("decoder_layer")
+    options = replace(COUNTED, steps=500)
+    found = [drawn(stream(p, replace(options, rules=rules), {"b": 1, "s": 128})) for rules in (False, True)]
+    graphs = [[structure_key(c.graph) for c in each.found] for each in found]
+    assert graphs[0] == graphs[1]
+    assert found[1].rewriting is not None
+    assert found[1].rewriting.report.endswith(f"{MAX_ADDED} added terms; no target")
+    assert found[1].rewriting.left_out == [f"rules not saturated: {MAX_ADDED} added terms"]
+
+
+def test_rules_of_functions_are_used_before_the_bound_in_a_program_of_forty_operators() -> None:
+    layer = SMALL["decoder_layer"]
+
+    def logged(**args: Any) -> Any:
+        y = layer(**args)
+        return mi.log(mi.exp(y) * mi.exp(mi.sin(y)))
+
+    logged.__signature__ = signature(layer.fn)  # type: ignore[attr-defined]
+    ap = to_axes(mi.trace(logged, "logged", **layer.specs))
+    assert sum(n.op not in SOURCES for n in ap.nodes) > 40
+    axes = {a: evaluate(d, {"b": 1, "s": 128}) for a, d in ap.axes.items()}
+    first, *_ = find_targets(ap, axes, seconds=math.inf).programs
+    assert "log of an exp" in first.rules
+    assert [n.op for n in first.program.nodes].count("exp") == 1
+
+
+def test_equal_pieces_of_a_program_and_its_target_are_searched_once() -> None:
+    found = drawn(stream(with_mlp(lambda a, b: mi.silu(a) * (mi.exp(a) * mi.exp(b))), COUNTED, {"s": 128}))
+    assert found.rewriting is not None and found.pieces is not None
+    (target,) = found.rewriting._searches
+    assert isinstance(target, LargeSearch) and target.searches is found.pieces.searches
+    assert len(target.searches.known) < len(target.ways) + len(found.pieces.ways)
+
+
+def test_the_first_graph_comes_before_any_rule_is_tried() -> None:
+    found = stream(with_mlp(lambda a, b: mi.exp(a) * mi.exp(b)), COUNTED, {"s": 128})
+    assert found.rewriting is not None
+    while not found.found:
+        assert found.rewriting.steps == 0
+        found.more(0.0)
+    found.stop()
+    assert found.rewriting.left_out == ["rules not tried: interrupted"]
+
+
+def test_an_interrupt_ends_large_targets_and_more_goes_on() -> None:
+    p = with_mlp(lambda a, b: mi.silu(a) * (mi.exp(a) * mi.exp(b)))
+    every = {structure_key(c.graph) for c in drawn(stream(p, COUNTED, {"s": 128})).found}
+    found = stream(p, COUNTED, {"s": 128})
+    targets = found.rewriting
+    assert targets is not None
+    while not targets.found:
+        found.more(0.0)
+    found.stop()
+    assert found.done and not found.complete
+    assert targets.left_out[-1] == "1 of 1 targets of rules not searched to the end: interrupted"
+    found.resume(60)
+    assert not found.done
+    assert every <= {structure_key(c.graph) for c in drawn(found).found}

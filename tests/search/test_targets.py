@@ -157,11 +157,11 @@ def test_no_graph_of_the_pieces_is_lost_to_the_targets() -> None:
     class Pieces:
         begun = done = complete = False
 
-        def __next__(self) -> Found:
-            if self.done:
-                raise StopIteration
+        steps = 1
+
+        def advance(self, seconds: float) -> list[Found]:
             self.begun = self.done = self.complete = True
-            return item
+            return [item]
 
     found.pieces = Pieces()  # type: ignore[assignment]
     assert structure_key(item.graphs[0]) in {structure_key(c.graph) for c in found.all(60)}
@@ -195,7 +195,7 @@ def products(options: SearchOptions | None = None) -> tuple[Search, Rewriting]:
 
 def test_the_targets_wait_for_the_first_kernel_of_the_program_and_then_take_turns() -> None:
     search, targets = products()
-    assert targets.waits(search) and not targets.waits(None)
+    assert targets.waits(search) and not targets.waits()
     search.advance(60)
     assert search.finished and not targets.waits(search)
     targets.advance(0.0, search)
@@ -232,7 +232,7 @@ def test_what_was_left_out_of_rules() -> None:
     assert targets.left_out == ["rules not saturated: budget spent"]
     targets.interrupt()
     assert targets.left_out == ["rules not saturated: interrupted"]
-    targets.resume()
+    targets.resume(60)
     while not targets.done:
         targets.advance(60)
     assert targets.left_out == []
@@ -259,7 +259,7 @@ def test_what_the_program_has_found_is_not_beaten_again() -> None:
         while not search.done:
             search.advance(60)
         while not targets.done:
-            targets.advance(60, search if known else None)
+            targets.advance(60, *([search] if known else []))
         found.append(targets.found)
     assert min(f.cost for f in found[0]) == min(f.cost for f in found[1])
     assert len(found[1]) <= len(found[0])

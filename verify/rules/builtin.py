@@ -185,6 +185,8 @@ def _ring() -> Iterator[Rule]:
     yield Rule("multiply quotients", (_x / _y) * (_z / _w), (_x * _z) / (_y * _w))
 
 
+#: the subject of the rules of the ring
+RING = "Sums, products and quotients"
 #: the rules, by subject
 SUBJECTS: dict[str, tuple[Rule, ...]] = {
     "Cancellation": tuple(_cancellation()),
@@ -193,5 +195,5 @@ SUBJECTS: dict[str, tuple[Rule, ...]] = {
     "Absolute values and relus": tuple(_absolute()),
     "Sigmoids and trigonometry": tuple(_smooth()),
     "Concats": tuple(_concats()),
-    "Sums, products and quotients": tuple(_ring()),
+    RING: tuple(_ring()),
 }

@@ -1,4 +1,6 @@
-"""Programs over named axes from terms: with the operators of the program that the terms came from, wherever one of them fits."""
+"""Programs over named axes from terms: as the program that the terms came from has them, or at least with its operators, wherever
+one of them fits.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 from mirage.errors import AxisError
 from mirage.ir.axes import AxisNode, AxisOutput, AxisProgram
 from mirage.ir.operator import REGISTRY, Elementwise, read_operator
-from mirage.verify.rules.terms import Terms, own_operators
+from mirage.verify.rules.terms import Terms, own_operators, read
 
 
 def lowered(terms: Terms, program: AxisProgram, outputs: Sequence[int]) -> AxisProgram:
@@ -28,6 +30,9 @@ class _Lowering:
         self._values: dict[int, int] = {}
         self._index: dict[AxisNode, int] = {}
         self._own = own_operators(program)
+        self._read = read(terms, program).values
+        #: the program's own values, by the terms that they are
+        self._written = {x: i for i, x in reversed(list(enumerate(self._read)))}
         for n in program.nodes:
             if n.op == "input":
                 self.nodes.append(n)
@@ -60,9 +65,11 @@ class _Lowering:
 
     def _lower(self, x: int) -> int:
         op, data, args = self.terms.nodes[x]
-        fused = self._fused(x)
-        if fused is not None:
-            return fused
+        known = self._as_written(x)
+        if known is None:
+            known = self._fused(x)
+        if known is not None:
+            return known
         match op:
             case "constant":
                 return self._add("constant", (), {"value": data})
@@ -83,6 +90,16 @@ class _Lowering:
                 negative = self._negated(x)
                 return self._add("mul", args) if negative is None else self._add("neg", (negative,))
         return self._add(op, args)
+
+    def _as_written(self, x: int) -> int | None:
+        """The value of a term that the program has, so that what rules leave as it is stays so."""
+        if x not in self._written:
+            return None
+        node = self.program.nodes[self._written[x]]
+        read = [self._read[j] for j in node.operands]
+        # what cancels has lost its axes
+        whole = all(self.terms.axes[y] == {*self.program.nodes[j].axes} for y, j in zip(read, node.operands, strict=True))
+        return self._add(node.op, read, node.attr, node.reduce, node.joined) if whole else None
 
     def _fused(self, x: int) -> int | None:
         """The value of a term by an operator of the program that does several at once, such as `silu` or `square`."""

@@ -6,17 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mirage.errors import RuleError
-from mirage.verify.rules.builtin import SUBJECTS
+from mirage.verify.rules.builtin import RING, SUBJECTS
 from mirage.verify.rules.rule import Rule
 
 _RULES: dict[str, Rule] = {rule.name: rule for group in SUBJECTS.values() for rule in group}
 #: the names of rules that came with the package
 BUILT_IN = frozenset(_RULES)
+_RING = frozenset(rule.name for rule in SUBJECTS[RING])
 
 
 def rules() -> tuple[Rule, ...]:
-    """All rules: the built-in ones first, then others in the order in which they were added."""
-    return tuple(_RULES.values())
+    """All rules: the built-in ones, others in the order in which they were added, and those of the ring, which apply almost
+    everywhere, so that a bound keeps no other rule from being used.
+    """
+    return tuple(sorted(_RULES.values(), key=lambda rule: rule.name in _RING))
 
 
 def find_rule(name: str) -> Rule | None:

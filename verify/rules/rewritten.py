@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from mirage.errors import AxisError, MirageError
@@ -34,8 +34,10 @@ class Rewritten:
         return tuple(dict.fromkeys(link.rule for link in self.links))
 
 
-def rewritten(graph: EGraph, program: AxisProgram, before: Sequence[int], after: Sequence[int]) -> Rewritten | None:
-    """The program whose outputs are the terms `after`, which are in the classes of the program's outputs `before`.
+def rewriting(
+    graph: EGraph, program: AxisProgram, before: Sequence[int], after: Sequence[int]
+) -> Generator[None, None, Rewritten | None]:
+    """The program whose outputs are the terms `after`, which are in the classes of the program's outputs `before`; in steps.
 
     None unless the chain that the graph has for it is checked, the program that these terms are is read as these terms, and it
     is defined in the same places as the first.
@@ -47,10 +49,14 @@ def rewritten(graph: EGraph, program: AxisProgram, before: Sequence[int], after:
         if chain is None:
             return None
         links += chain
+        yield
     try:
         found = lowered(terms, program, after)
-        again = read(terms, found).outputs
-        if not same_terms(terms, again, after) or compare_axis_programs(program, found).condition is not None:
+        yield
+        if not same_terms(terms, read(terms, found).outputs, after):
+            return None
+        yield
+        if compare_axis_programs(program, found).condition is not None:
             return None
     except MirageError:
         return None
