@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
+from mirage.ir.functions import FUNCTIONS
 from mirage.verify.rules.pattern import Pattern, as_pattern, call, instantiate, shown
 from mirage.verify.rules.registry import only
 from mirage.verify.rules.rule import Rule
 from mirage.verify.rules.saturate import saturate
-from mirage.verify.rules.terms import Terms
+from mirage.verify.rules.terms import RATIONAL, Terms
 from mirage.verify.rules.trial import axes_binding, axes_of
 
-#: what the constants of a rule are
-NUMBERS = (Fraction(2), Fraction(3))
+#: what the constants of a rule are, and those of a rule for powers, as one by 2 or 3 is a product
+NUMBERS = (Fraction(2), Fraction(5), Fraction(3), Fraction(8))
+EXPONENTS = (Fraction(1, 3), Fraction(1, 5))
 
 
 class Example(NamedTuple):
@@ -40,13 +42,28 @@ class Example(NamedTuple):
 def _with(p: Pattern, values: Mapping[str, Pattern]) -> Pattern:
     if p.op in ("var", "number"):
         return values[p.data]
-    return replace(p, args=tuple(_with(x, values) for x in p.args))
+    return _rebuilt(p, lambda x: _with(x, values))
+
+
+def _rebuilt(p: Pattern, each: Callable[[Pattern], Pattern]) -> Pattern:
+    """The operator or the function of a pattern applied to what becomes of its operands, and of its parameters."""
+    args = tuple(map(each, p.args))
+    if not p.parameters:
+        return replace(p, args=args)
+    return call(p.head, *args, *(_number(each(x)) if isinstance(x, Pattern) else x for x in p.data[1]))
+
+
+def _number(p: Pattern) -> Pattern | Fraction:
+    return p.data if p.op == "constant" else p
 
 
 def _folded(p: Pattern) -> Pattern:
     """A side with its arithmetic of constants done, as terms have it."""
-    args = tuple(map(_folded, p.args))
+    p = _rebuilt(p, _folded)
+    args = p.args
     numbers = [x.data for x in args if x.op == "constant"]
+    if len(numbers) == 1 and (fn := FUNCTIONS.get(p.head)) in RATIONAL:
+        return as_pattern(RATIONAL[fn](*numbers, *p.data[1]))
     if len(numbers) == len(args) == 2:
         match p.op:
             case "add":
@@ -55,7 +72,7 @@ def _folded(p: Pattern) -> Pattern:
                 return as_pattern(numbers[0] * numbers[1])
             case "div":
                 return as_pattern(numbers[0] / numbers[1])
-    return replace(p, args=args)
+    return p
 
 
 def fires(rule: Rule, values: Mapping[str, Pattern]) -> bool:
@@ -71,24 +88,27 @@ def fires(rule: Rule, values: Mapping[str, Pattern]) -> bool:
         for name, variable in p.by_name.items():
             binding[name] = terms.tensor(name, tuple(a for a in sizes if a in variable.over))
     left = instantiate(example.before, terms, binding, simplify=False)
-    right = instantiate(_with(rule.rhs, values), terms, binding)
     with only(rule.name):
         found = saturate(terms, [left])
+    if not found.used.get(rule.name):
+        return False
+    right = instantiate(_with(rule.rhs, values), terms, binding)
     found.graph.add(right)
-    return left != right and found.used.get(rule.name, 0) > 0 and found.graph.equal(left, right)
+    return left != right and found.graph.equal(left, right)
 
 
 def example_of(rule: Rule) -> Example | None:
     """The simplest example; None where no values are found for which the rule says something."""
     variables = rule.lhs.by_name
     # two constants are two numbers
-    numbers = itertools.count()
+    chosen = EXPONENTS if "pow" in rule.lhs.operators() | rule.rhs.operators() else NUMBERS
+    numbers = dict(zip(sorted(name for name, v in variables.items() if v.op == "number"), chosen, strict=False))
     tried = [
-        [as_pattern(NUMBERS[next(numbers)])] if v.op == "number" else [v, call("exp", v), v * v] for v in variables.values()
+        [as_pattern(numbers[name])] if name in numbers else [v, call("exp", v), v * v] for name, v in variables.items()
     ]
     # the fewest operators first
-    for chosen in sorted(itertools.product(*tried), key=lambda ps: sum(_operators(p) for p in ps)):
-        values = dict(zip(variables, chosen, strict=True))
+    for together in sorted(itertools.product(*tried), key=lambda ps: sum(_operators(p) for p in ps)):
+        values = dict(zip(variables, together, strict=True))
         if fires(rule, values):
             return Example(rule, values)
     return None
@@ -103,6 +123,8 @@ def unmet(example: Example) -> Iterator[tuple[str, Mapping[str, Pattern]]]:
     rule, values = example
     for name, variable in rule.lhs.by_name.items():
         if variable.op == "number":
+            if f"{name} a constant" not in rule.guard.split("; "):
+                continue
             yield f"{name} a constant", {**values, name: Pattern("var", name, (), _all_axes(rule))}
             if name in rule.when:
                 yield f"{name} {rule.when[name]}", {**values, name: as_pattern(0)}

@@ -31,7 +31,7 @@ WAYS, ROOT_WAYS = 3, 24
 MAX_IMPROVED = 2000
 #: a target's operators take at most this share of the time that the program's take; and this one where no rule but those of
 #: arithmetic leads to it, as the program's search has most of these forms
-WORTH, WORTH_ARITHMETIC = 0.95, 0.7
+WORTH, WORTH_ARITHMETIC = 0.95, 0.85
 #: ns per element that is read from memory
 READ_NS = 0.1
 

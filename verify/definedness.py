@@ -90,7 +90,11 @@ class DefinedAlgebra:
 
     def function(self, fn: ScalarFunction, x: Term, *params: Fraction) -> Term:
         conditions = x.conditions | self._domain(fn, x.form, params)
-        return Term(self.exact.function(fn, x.form, *params), conditions)
+        form = self.exact.function(fn, x.form, *params)
+        if fn.least is None:
+            return Term(form, conditions)
+        # an algebra may write it by other functions, of which less is known
+        return self._made(form, conditions, fn.range_of(*params).value)
 
     def sum(self, x: Term, parts: frozenset[str]) -> Term:
         conditions = frozenset(_for_all(c, parts) for c in x.conditions) if x.conditions else _ALWAYS
@@ -147,6 +151,8 @@ class DefinedAlgebra:
             return _ALWAYS
         match self.exact.key(number):
             case ("function", SQRT.name | ABS.name, _, Form() as x):
+                return self.nonzero(x)
+            case ("function", POW.name, (exponent,), Form() as x) if exponent:
                 return self.nonzero(x)
         return frozenset({Condition("nonzero", self.exact.factor(number, index))})
 
@@ -241,6 +247,8 @@ class _Signs:
 
     def _result(self, op: str, args: tuple[Form, ...]) -> Range:
         signs = [self.of(x) for x in args]
+        if not args:
+            return Range(op)
         if op == "add":
             return _sum_of(signs)
         if op == "mul" and args[0] is args[1]:
@@ -265,13 +273,22 @@ class _Signs:
         match self.exact.key(number):
             case ("size" | "part size", _):
                 return Range.POSITIVE
-            case ("function", str() as name, *_) if name in FUNCTIONS:
-                return FUNCTIONS[name].range
+            case ("function", POW.name, (Fraction() as exponent,), Form() as x):
+                return self._power(exponent, self.of(x))
+            case ("function", str() as name, tuple() as params, Form()) if name in FUNCTIONS:
+                return FUNCTIONS[name].range_of(*params)
             case ("sum", Form() as inside):
                 return self.of(inside)
             case ("concat", _, tuple() as inside):
                 return min(map(self.of, inside), key=_ORDER.index)
         return Range.ANY
+
+
+    @staticmethod
+    def _power(exponent: Fraction, base: Range) -> Range:
+        """The sign of a power: that of its base, and where it is no odd one never negative."""
+        odd = exponent.denominator == 1 and exponent.numerator % 2
+        return Range.NONNEGATIVE if base is Range.ANY and not odd else base
 
 
 _ORDER = [Range.ANY, Range.NONNEGATIVE, Range.POSITIVE]

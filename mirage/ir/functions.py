@@ -47,6 +47,8 @@ class ScalarFunction:
 
     `backward(b, g, x, y, *params)` is the cotangent of x, from the cotangent g of y = f(x): g times the derivative, or None where
     that is 0 everywhere. `b` is an algebra that has operators of graphs, too (`mirage.ir.gradient.Emitter`).
+
+    `least(*params)` is a number that no result is below, where that depends on the parameters.
     """
 
     name: str
@@ -63,6 +65,14 @@ class ScalarFunction:
     turned: Identity | None = None
     inverse: str = ""
     backward: Callable[..., Any] | None = None
+    least: Callable[..., Fraction] | None = None
+
+    def range_of(self, *params: Fraction) -> Range:
+        """What holds its results with these parameters."""
+        if self.least is None:
+            return self.range
+        least = self.least(*params)
+        return Range.ANY if least < 0 else Range.POSITIVE if least else Range.NONNEGATIVE
 
 
 FUNCTIONS: dict[str, ScalarFunction] = {}
@@ -165,13 +175,13 @@ RELU = register_function(
 MAXIMUM = register_function(
     "maximum", lambda x, c: np.maximum(x, np.asarray(x).dtype.type(c)), triton=f"tl.maximum({{x}}, {{0}}, {_NAN})", flops=1,
     increasing=True, written=lambda al, x, c: al.add(_relu(al, x, c), _number(al, c)),
-    backward=lambda al, g, x, y, c: _passed("greater_equal", c, g, x, al),
+    backward=lambda al, g, x, y, c: _passed("greater_equal", c, g, x, al), least=lambda c: c,
 )  # fmt: skip
 CLAMP = register_function(
     "clamp", lambda x, lo, hi: np.clip(x, np.asarray(x).dtype.type(lo), np.asarray(x).dtype.type(hi)),
     triton=f"tl.minimum(tl.maximum({{x}}, {{0}}, {_NAN}), {{1}}, {_NAN})", flops=2, increasing=True,
     written=lambda al, x, lo, hi: al.sub(al.add(_number(al, lo), _relu(al, x, lo)), _relu(al, x, hi)),
-    backward=lambda al, g, x, y, lo, hi: _passed("greater_equal", lo, _passed("less_equal", hi, g, x, al), x, al),
+    backward=lambda al, g, x, y, lo, hi: _passed("greater_equal", lo, _passed("less_equal", hi, g, x, al), x, al), least=min,
 )  # fmt: skip
 ABS = register_function(
     "abs", np.abs, triton="tl.abs({x})", flops=1, range=Range.NONNEGATIVE,

@@ -53,6 +53,12 @@ CONDITIONS: dict[str, tuple[Function, Function, str]] = {
     "times zero": (lambda x, y: 0 * (y / x) + x, lambda x, y: x + 0 * y, "x != 0"),
     "a power": (lambda x, y: mi.pow(x, -3) * mi.pow(x, 3) * y + x, plain, "x != 0"),
     "a root as a power": (lambda x, y: mi.pow(x, 1.3) - mi.pow(x, 1.3) + y + x, plain, "x >= 0"),
+    "an odd power": (lambda x, y: mi.sqrt(mi.pow(x, 9)) - mi.sqrt(mi.pow(x, 9)) + y + x, plain, "pow(x, 9) >= 0"),
+    "divided by a power": (lambda x, y: y / mi.pow(x, 9) * mi.pow(x, 9) + x, plain, "x != 0"),
+    "a maximum that may be 0": (lambda x, y: y / mi.maximum(x, 0) * mi.maximum(x, 0) + x, plain, "maximum(x, 0) != 0"),
+    "a maximum that may be negative": (
+        lambda x, y: mi.sqrt(mi.maximum(x, -1)) - mi.sqrt(mi.maximum(x, -1)) + y + x, plain, "maximum(x, -1) >= 0"
+    ),
     "a sum": (lambda x, y: (x + y) / (x + y) + x, lambda x, y: 1 + x + 0 * y, "x + y != 0"),
     "a sum over an axis": (lambda x, y: total(x) / total(x) + y + 0 * x, lambda x, y: 1 + y + 0 * x, "sum(x) != 0"),
     "inside a sum": (lambda x, y: total(y / x * x) + x, lambda x, y: total(y + 0 * x) + x, "x != 0"),
@@ -118,6 +124,10 @@ ALWAYS: dict[str, tuple[Function, Function]] = {
     "a sigmoid": (lambda x, y: y / mi.sigmoid(x) * mi.sigmoid(x) + x, plain),
     "one more than a square": (lambda x, y: y / (1 + x * x) * (1 + x * x) + x, plain),
     "less than zero": (lambda x, y: y / (-mi.exp(x) - 1) * (-mi.exp(x) - 1) + x, plain),
+    "a maximum with more than 0": (lambda x, y: mi.log(mi.maximum(x, 0.1)) - mi.log(mi.maximum(x, 0.1)) + y + x, plain),
+    "a clamp above 0": (lambda x, y: y / mi.clamp(x, 0.1, 2) * mi.clamp(x, 0.1, 2) + x, plain),
+    "an even power": (lambda x, y: mi.sqrt(mi.pow(x, 10)) - mi.sqrt(mi.pow(x, 10)) + y + x, plain),
+    "a power of a positive": (lambda x, y: y / mi.pow(mi.exp(x), -1.3) * mi.pow(mi.exp(x), -1.3) + x, plain),
     "divided by anyway": (lambda x, y: y / x / x * x, lambda x, y: y / x),
     "the root of a square and more": (lambda x, y: mi.sqrt(x * x + 2) - mi.sqrt(x * x + 2) + y + x, plain),
 }

@@ -16,6 +16,7 @@ _x, _y, _z, _w = (var(v, INNER, OUTER) for v in "xyzw")
 #: the same for all terms of an inner sum
 _c = var("c", OUTER)
 _a, _b = number("a"), number("b")
+_p, _q = number("p"), number("q")
 _HALF = as_pattern(Fraction(1, 2))
 
 
@@ -37,6 +38,18 @@ def _abs(x: Pattern) -> Pattern:
 
 def _relu(x: Pattern) -> Pattern:
     return call("relu", x)
+
+
+def _maximum(x: Pattern, *least: Pattern) -> Pattern:
+    return call("maximum", x, *least)
+
+
+def _clamp(x: Pattern, least: Pattern, most: Pattern) -> Pattern:
+    return call("clamp", x, least, most)
+
+
+def _pow(x: Pattern, exponent: Pattern) -> Pattern:
+    return call("pow", x, exponent)
 
 
 def _sigmoid(x: Pattern) -> Pattern:
@@ -91,8 +104,7 @@ def _exponentials() -> Iterator[Rule]:
     yield from _both("log of a product", _log(_x * _y), _log(_x) + _log(_y), "sum of logs")
     yield from _both("log of a quotient", _log(_x / _y), _log(_x) - _log(_y), "difference of logs")
     yield Rule("log of a root", _log(_sqrt(_x)), _HALF * _log(_x))
-    yield Rule("exp of half a log", _exp(_HALF * _log(_x)), _sqrt(_x))
-    yield Rule("exp of minus half a log", _exp(as_pattern(Fraction(-1, 2)) * _log(_x)), 1 / _sqrt(_x))
+    yield Rule("exp of a scaled log", _exp(_a * _log(_x)), _pow(_x, _a))
 
 
 def _roots() -> Iterator[Rule]:
@@ -102,6 +114,41 @@ def _roots() -> Iterator[Rule]:
     yield from _both("quotient of roots", _sqrt(_x) / _sqrt(_y), _sqrt(_x / _y), "root of a quotient")
     yield Rule("divide by the own root", _x / _sqrt(_x), _sqrt(_x))
     yield Rule("root of an exp", _sqrt(_exp(_x)), _exp(_HALF * _x))
+
+
+def _powers() -> Iterator[Rule]:
+    """Powers by small whole numbers, and by halves of them, are products and roots."""
+    yield Rule("power of an exp", _pow(_exp(_x), _a), _exp(_a * _x))
+    yield Rule("log of a power", _log(_pow(_x, _a)), _a * _log(_x), {"x": "positive"})
+    yield Rule("divide by a power", _x / _pow(_y, _a), _x * _pow(_y, -_a))
+    yield Rule("product of powers", _pow(_x, _a) * _pow(_x, _b), _pow(_x, _a + _b))
+    yield Rule("product with a power", _x * _pow(_x, _a), _pow(_x, 1 + _a))
+    yield Rule("power of a power", _pow(_pow(_x, _a), _b), _pow(_x, _a * _b), {"x": "nonnegative"})
+    yield Rule("power of a root", _pow(_sqrt(_x), _a), _pow(_x, _HALF * _a))
+    yield Rule("root of a power", _sqrt(_pow(_x, _a)), _pow(_x, _HALF * _a), {"x": "nonnegative"})
+    yield Rule(
+        "product of equal powers", _pow(_x, _a) * _pow(_y, _a), _pow(_x * _y, _a), {"x": "nonnegative", "y": "nonnegative"}
+    )
+
+
+def _bounds() -> Iterator[Rule]:
+    """Minima are maxima of negatives."""
+    yield Rule("maximum of a maximum", _maximum(_maximum(_x, _a), _b), _maximum(_x, _maximum(_a, _b)))
+    yield Rule("clamp of a clamp", _clamp(_clamp(_x, _a, _b), _p, _q), _clamp(_x, _clamp(_a, _p, _q), _clamp(_b, _p, _q)))
+    yield Rule("maximum of a clamp", _maximum(_clamp(_x, _a, _b), _p), _clamp(_x, _maximum(_a, _p), _maximum(_b, _p)))
+    yield Rule("clamp of a maximum", _clamp(_maximum(_x, _p), _a, _b), _clamp(_x, _clamp(_p, _a, _b), _b))
+    yield Rule("minimum of a maximum", -_maximum(-_maximum(_x, _a), _b), _clamp(_x, -_maximum(-_a, _b), -_b))
+    yield Rule("maximum of a minimum", _maximum(-_maximum(-_x, _a), _b), _clamp(_x, _b, _maximum(-_a, _b)))
+    yield Rule("relu and a constant", _relu(_x) + _a, _maximum(_x + _a, _a))
+
+
+def _squares() -> Iterator[Rule]:
+    yield Rule("square of a sum", 2 * (_x * _y) + (_x * _x + _y * _y), (_x + _y) * (_x + _y))
+    yield Rule("square of a difference", -2 * (_x * _y) + (_x * _x + _y * _y), (_x - _y) * (_x - _y))
+    yield Rule("difference of squares", _x * _x - _y * _y, (_x - _y) * (_x + _y))
+    yield Rule(
+        "complete a square", _a * _x + _x * _x, (_x + _HALF * _a) * (_x + _HALF * _a) - (_HALF * _a) * (_HALF * _a)
+    )
 
 
 def _absolute() -> Iterator[Rule]:
@@ -182,6 +229,7 @@ def _ring() -> Iterator[Rule]:
     yield from _both("divide a product", (_x * _y) / _z, _x * (_y / _z), "multiply a quotient")
     yield from _both("add quotients", _x / _z + _y / _z, (_x + _y) / _z, "divide terms")
     yield from _both("divide twice", (_x / _y) / _z, _x / (_y * _z), "divide by a product")
+    yield Rule("add reciprocals", 1 / _x + 1 / _y, (_x + _y) / (_x * _y))
     yield Rule("multiply quotients", (_x / _y) * (_z / _w), (_x * _z) / (_y * _w))
 
 
@@ -192,8 +240,11 @@ SUBJECTS: dict[str, tuple[Rule, ...]] = {
     "Cancellation": tuple(_cancellation()),
     "Exponentials and logarithms": tuple(_exponentials()),
     "Roots": tuple(_roots()),
+    "Powers": tuple(_powers()),
     "Absolute values and relus": tuple(_absolute()),
+    "Maxima and clamps": tuple(_bounds()),
     "Sigmoids and trigonometry": tuple(_smooth()),
     "Concats": tuple(_concats()),
+    "Squares": tuple(_squares()),
     RING: tuple(_ring()),
 }

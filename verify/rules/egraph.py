@@ -197,16 +197,22 @@ class EGraph:
     # -- matching
 
     def matches(self, p: Pattern, root: int) -> list[Binding]:
-        """The ways in which a class is a pattern; variables stand for classes, and axis variables for axes."""
+        """The ways in which a class is a pattern; variables stand for classes, numbers for constants, and axis variables for
+        axes.
+        """
         return self._match(p, root, {})
 
     def _match(self, p: Pattern, root: int, binding: Binding) -> list[Binding]:
         op = p.op
-        if op == "var" or op == "number":
+        if op == "var":
             known = binding.get(p.data)
             if known is not None:
                 return [binding] if known == root else []
-            return [{**binding, p.data: root}] if op == "var" or root in self._numbers else []
+            return [{**binding, p.data: root}]
+        if op == "number":
+            number = self._numbers.get(root)
+            bound = None if number is None else _numbered(p, number, binding)
+            return [] if bound is None else [bound]
         if op == "constant":
             return [binding] if self._numbers.get(root) == p.data else []
         nodes = self._nodes.get(root)
@@ -219,10 +225,12 @@ class EGraph:
                     found += self._operands(p, node, more)
             elif op == "sum":
                 over = frozenset(node.data)
-                for bound in self._operands(p, node, binding):
-                    found += self._summed(p, over, bound)
+                for summed in self._operands(p, node, binding):
+                    found += self._summed(p, over, summed)
             elif p.data == node.data:
                 found += self._operands(p, node, binding)
+            elif p.parameters and (more := _parametrized(p, node, binding)) is not None:
+                found += self._operands(p, node, more)
         return found
 
     def _operands(self, p: Pattern, node: Node, binding: Binding) -> list[Binding]:
@@ -252,15 +260,18 @@ class EGraph:
         outer, inner = p.data
         fixed: set[str] = set()
         for name, variable in p.by_name.items():
-            if inner not in variable.over:
+            if variable.op == "var" and inner not in variable.over:
                 fixed |= self.terms.axes[self.best[binding[name]]]
         return [{**binding, outer: over & fixed, inner: over - fixed}] if over - fixed else []
 
     def terms_of(self, binding: Binding) -> Binding:
         """The same with a term for each class."""
-        return {v: x if isinstance(x, frozenset | tuple) else self._term_of(self.find(x)) for v, x in binding.items()}
+        return {v: x if isinstance(x, frozenset | tuple) else self._term_of(x) for v, x in binding.items()}
 
-    def _term_of(self, root: int) -> int:
+    def _term_of(self, x: int | Fraction) -> int:
+        if isinstance(x, Fraction):
+            return self.terms.constant(x)
+        root = self.find(x)
         value = self._numbers.get(root)
         return self.best[root] if value is None else self.terms.constant(value)
 
@@ -301,6 +312,26 @@ class EGraph:
                 steps.append(Step(current, after, step.instance, step.back))
                 current = after
         return steps
+
+
+def _numbered(p: Pattern, value: Fraction, binding: Binding) -> Binding | None:
+    """With a number standing for this constant; None where it stands for another one."""
+    if p.data in binding:
+        return binding if binding[p.data] == value else None
+    return {**binding, p.data: value}
+
+
+def _parametrized(p: Pattern, node: Node, binding: Binding) -> Binding | None:
+    """With the numbers bound that are parameters of a function; a pattern of several numbers is found nowhere."""
+    for wanted, value in zip(p.data[1], node.data[1], strict=True):
+        if isinstance(wanted, Pattern) and wanted.op == "number":
+            bound = _numbered(wanted, value, binding)
+            if bound is None:
+                return None
+            binding = bound
+        elif wanted != value:
+            return None
+    return binding
 
 
 def _joined(p: Pattern, node: Node, binding: Binding) -> Binding | None:

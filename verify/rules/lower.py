@@ -134,7 +134,7 @@ class _Lowering:
         definition = REGISTRY.get(name)
         if not isinstance(definition, Elementwise) or len(definition.attributes) != len(params):
             raise AxisError(f"function {name} has no operator")
-        attrs = {a.name: p for a, p in zip(definition.attributes, params, strict=True)}
+        attrs = definition.check_attrs({a.name: p for a, p in zip(definition.attributes, params, strict=True)})
         if read_operator(self.terms, name, attrs, [x], frozenset()) != self.terms.intern("function", (name, params), (x,)):
             raise AxisError(f"operator {name} is more than the function {name}")
         return self._add(name, (x,), attrs)

@@ -1,8 +1,9 @@
 """Patterns: terms with variables. What a rule's two sides are, and how they are found in terms.
 
-A variable stands for any value. Where a pattern sums over an *axis variable*, that stands for the axes of a sum, and each
-variable says on which axis variables its value may depend: `c = var("c")` of `sum_(x * c)` is the same for all terms of the sum.
-All other axes are those of the program around it: a rule holds for each of their indices.
+A variable stands for any value, a number for a constant, also where that is a parameter of a function. Where a pattern sums over
+an *axis variable*, that stands for the axes of a sum, and each variable says on which axis variables its value may depend:
+`c = var("c")` of `sum_(x * c)` is the same for all terms of the sum. All other axes are those of the program around it: a rule
+holds for each of their indices.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from mirage.ir.decimals import as_written
 from mirage.ir.functions import FUNCTIONS
 from mirage.verify.rules.terms import Terms
 
@@ -26,7 +28,8 @@ INNER, OUTER = "n", "m"
 @dataclass(frozen=True)
 class Pattern:
     """An operator applied to patterns, or a variable ("var": `data` is its name) or a number ("number": a variable that stands
-    for constants only). `over` are the axis variables on which a variable may depend.
+    for constants only). `over` are the axis variables on which a variable may depend. The `data` of a function are its name and
+    its parameters: constants, or patterns of numbers.
     """
 
     op: str
@@ -72,9 +75,14 @@ class Pattern:
         if self.op in ("var", "number"):
             return {self.data: self}
         found: dict[str, Pattern] = {}
-        for x in self.args:
+        for x in (*self.args, *self.parameters):
             found.update(x.by_name)
         return found
+
+    @property
+    def parameters(self) -> tuple[Pattern, ...]:
+        """The parameters of a function that are patterns."""
+        return tuple(x for x in self.data[1] if isinstance(x, Pattern)) if self.op == "function" else ()
 
     @cached_property
     def height(self) -> int:
@@ -92,7 +100,8 @@ class Pattern:
             case "constant":
                 return str(self.data) if self.data >= 0 and self.data.denominator == 1 else f"({self.data})"
             case "function":
-                return f"{self.data[0]}({', '.join([_bare(self.args[0]), *map(str, self.data[1])])})"
+                params = [_bare(x) if isinstance(x, Pattern) else str(x) for x in self.data[1]]
+                return f"{self.data[0]}({', '.join([_bare(self.args[0]), *params])})"
             case "sum":
                 return f"sum[{','.join(self.data)}]({_bare(self.args[0])})"
             case "size":
@@ -137,8 +146,8 @@ def number(name: str) -> Pattern:
     return Pattern("number", name)
 
 
-def call(name: str, x: Pattern, *params: Fraction) -> Pattern:
-    """A scalar function of `mirage.ir.functions`."""
+def call(name: str, x: Pattern, *params: Fraction | Pattern) -> Pattern:
+    """A scalar function of `mirage.ir.functions`, with constants or patterns of numbers as its parameters."""
     assert name in FUNCTIONS
     return Pattern("function", (name, params), (x,))
 
@@ -172,9 +181,25 @@ def instantiate(p: Pattern, terms: Terms, binding: Mapping[str, Any], *, simplif
         if simplify or not over:
             return terms.sum(args[0], over)
         return terms.intern("sum", tuple(sorted(over)), args)
-    # the axes of a concat are bound with its name
-    data = binding[f"{p.data}_joined"] if p.op == "concat" else p.data
+    data = p.data
+    if p.op == "concat":
+        # the axes of a concat are bound with its name
+        data = binding[f"{p.data}_joined"]
+    elif p.parameters:
+        name, params = p.data
+        data = name, tuple(_value(x, terms, binding) if isinstance(x, Pattern) else x for x in params)
     return terms.make(p.op, data, args) if simplify else terms.intern(p.op, data, args)
+
+
+def _value(p: Pattern, terms: Terms, binding: Mapping[str, Any]) -> Fraction:
+    """The constant that a pattern of numbers is, by decimals as they are written, but as a program has it."""
+    numbers: dict[str, Fraction] = {v: terms.nodes[binding[v]].data for v in p.by_name}
+    written = {v: terms.constant(as_written(x)) for v, x in numbers.items()}
+    value: Fraction = terms.nodes[instantiate(p, terms, written)].data
+    for x in (*numbers.values(), Fraction(float(value))):
+        if as_written(x) == value:
+            return x
+    return value
 
 
 def depends_as_declared(p: Pattern, terms: Terms, binding: Mapping[str, Any]) -> bool:

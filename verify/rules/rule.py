@@ -69,9 +69,7 @@ class Rule:
     def guard(self) -> str:
         """Its guards in words."""
         found = [f"{v} {fact}" for v, fact in sorted(self.when.items())]
-        for name, variable in sorted(self.lhs.by_name.items()):
-            if variable.op == "number":
-                found.append(f"{name} a constant")
+        found += [f"{name} a constant" for name in sorted(_constants(self.lhs))]
         summed = _axis_variables(self.lhs) | _axis_variables(self.rhs)
         for name, variable in sorted(self.lhs.by_name.items()):
             # what a concat joins depends on its own piece of the joined axis
@@ -85,6 +83,11 @@ class Rule:
     def __str__(self) -> str:
         guard = f" when {self.guard}" if self.guard else ""
         return f"{self.name}: {shown(self.lhs)} => {shown(self.rhs)}{guard}"
+
+
+def _constants(p: Pattern) -> set[str]:
+    """The numbers that stand for values; parameters are constants anyway."""
+    return {p.data} if p.op == "number" else set().union(*map(_constants, p.args))
 
 
 def _axis_variables(p: Pattern) -> set[str]:

@@ -2,12 +2,13 @@
 
 Operators are read by their definitions, so that `silu` is a product and a sigmoid here, and a matmul a sum of products. A
 difference is a sum with a product by -1. Operands of sums and products have no order. Constants are folded, sums of sums are
-one, and a sum over an axis on which its operand does not depend is a product with the axis's size.
+one, a sum over an axis on which its operand does not depend is a product with the axis's size, and a power of a small whole or
+half exponent is a product.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -16,11 +17,19 @@ import sympy
 
 from mirage.ir.axes import AxisNode, AxisProgram
 from mirage.ir.decimals import as_written
-from mirage.ir.functions import ScalarFunction
+from mirage.ir.functions import ABS, CLAMP, FUNCTIONS, MAXIMUM, POW, RELU, ScalarFunction
+from mirage.ir.operator import read_operator
 from mirage.mugraph.exact import read_node
 
 #: operators whose operands have no order
 COMMUTATIVE = frozenset({"add", "mul"})
+#: functions that are rational numbers of these
+RATIONAL: dict[ScalarFunction, Callable[..., Fraction]] = {
+    RELU: lambda x: max(x, Fraction(0)),
+    MAXIMUM: max,
+    ABS: abs,
+    CLAMP: lambda x, lo, hi: min(max(x, lo), hi),
+}
 
 
 class Node(NamedTuple):
@@ -80,6 +89,11 @@ class Terms:
                 return self.div(*args)
             case "sum":
                 return self.sum(args[0], frozenset(data))
+            case "function" if data[0] == POW.name:
+                power: int = read_operator(self, POW.name, {"exponent": data[1][0]}, args, frozenset())
+                return power
+            case "function":
+                return self.function(FUNCTIONS[data[0]], args[0], *data[1])
         return self.intern(op, data, args)
 
     def number(self, x: int) -> Fraction | None:
@@ -127,6 +141,9 @@ class Terms:
         return x if b == 1 else self.intern("div", None, (x, y))
 
     def function(self, fn: ScalarFunction, x: int, *params: Fraction) -> int:
+        number = self.number(x)
+        if number is not None and fn in RATIONAL:
+            return self.constant(RATIONAL[fn](number, *params))
         return self.intern("function", (fn.name, params), (x,))
 
     def sum(self, x: int, parts: frozenset[str]) -> int:

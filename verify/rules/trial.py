@@ -10,6 +10,7 @@ import sympy
 
 from mirage.errors import MirageError, RuleError
 from mirage.ir.axes import AxisInput, AxisNode, AxisOutput, AxisProgram
+from mirage.ir.dims import symbol
 from mirage.mugraph.reference import reference_graph
 from mirage.verify.counterexample import counterexample
 from mirage.verify.equivalence import Verifier
@@ -19,7 +20,7 @@ from mirage.verify.rules.rule import Fact, Rule
 from mirage.verify.rules.terms import Terms
 
 #: values of constants that are tried
-_NUMBERS = (Fraction(2), Fraction(-3), Fraction(1, 2))
+_NUMBERS = (Fraction(2), Fraction(-3), Fraction(1, 3), Fraction(-1, 3))
 #: the axis that is around every rule
 _AROUND = "i"
 #: seeds of the random inputs
@@ -110,7 +111,7 @@ def axes_of(rule: Rule) -> dict[str, sympy.Expr]:
 
     visit(rule.lhs)
     visit(rule.rhs)
-    axes: dict[str, sympy.Expr] = {a: sympy.Symbol(a, integer=True, positive=True) for a in found}
+    axes: dict[str, sympy.Expr] = {a: symbol(a) for a in found}
     for a in found:
         if f"{a}_0" in axes:
             axes[a] = axes[f"{a}_0"] + axes[f"{a}_1"]

@@ -37,6 +37,26 @@ def test_a_program_with_targets_costs_less_with_rules(monkeypatch: pytest.Monkey
     assert "targets: complete" in row.report
 
 
+def rules_add_to_the_search(name: str) -> None:
+    r = REWRITES[name]
+    row = rules_row(mi.trace(r.written, **r.specs), r.sizes, r.constants, name)
+    # 0 where rules alone find nothing
+    assert 0 < row.both <= min(row.own, row.table, row.saturated or math.inf)
+
+
+@pytest.mark.parametrize("name", [n for i, n in enumerate(REWRITES) if i % 5 == 0])
+def test_a_search_with_rules_is_never_worse_than_rules_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "LONG_S", 0.0)
+    rules_add_to_the_search(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(REWRITES))
+def test_no_search_with_rules_is_worse_than_rules_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "LONG_S", 0.0)
+    rules_add_to_the_search(name)
+
+
 def test_the_last_line_is_of_all_programs() -> None:
     rows = [
         RulesRow(name, 1.0, 1.5, 0.5, both, 10.0, 10.0, 0.0, 5.0, 20, 30, "no target") for name, both in (("a", 2.0), ("b", 4.0))
