@@ -107,6 +107,36 @@ def _polynomials_and_quotients() -> Iterator[Rewrite]:
     yield _row("cancelled terms", lambda x, y, z: (x + y) * z - y * z, lambda x, y, z: x * z + 0 * y, "xyz")
 
 
+def _squares_and_powers() -> Iterator[Rewrite]:
+    exp, sqrt, absolute = mi.exp, mi.sqrt, mi.abs
+
+    def positive(x: Any) -> Any:
+        return x * x + 1
+
+    def power(x: Any, exponent: float) -> Any:
+        return x**exponent
+
+    yield _row("square of a sum", lambda x, y: x * x + 2 * x * y + y * y, lambda x, y: mi.square(x + y), "xy")
+    yield _row(
+        "root of a square of a difference", lambda x, y: sqrt(x * x - 2 * x * y + y * y), lambda x, y: absolute(x - y), "xy"
+    )
+    yield _row(
+        "difference of squares", lambda x, y: (exp(x) * exp(x) - exp(y) * exp(y)) / (exp(x) + exp(y)),
+        lambda x, y: exp(x) - exp(y), "xy",
+    )  # fmt: skip
+    yield _row("power of an exp", lambda x: power(exp(x), 0.3), lambda x: exp(0.3 * x), "x")
+    yield _row("product of powers", lambda x: power(positive(x), 0.3) * power(positive(x), 0.7), positive, "x")
+    yield _row("power of a power", lambda x: power(power(positive(x), 0.2), 5), positive, "x")
+    yield _row(
+        "sum of reciprocals", lambda x, y: 1 / positive(x) + 1 / positive(y),
+        lambda x, y: (positive(x) + positive(y)) / (positive(x) * positive(y)), "xy",
+    )  # fmt: skip
+    yield _row("log of a power", lambda x: mi.log(power(positive(x), 0.3)), lambda x: 0.3 * mi.log(positive(x)), "x")
+    yield _row(
+        "exp of a log of a maximum", lambda x: exp(mi.log(mi.maximum(x, 1e-6))), lambda x: mi.maximum(x, 1e-6), "x"
+    )
+
+
 def _reductions() -> Iterator[Rewrite]:
     rows = {"x": T("n", M), "y": T("n", M)}
     sizes = {"n": 512}
@@ -303,8 +333,7 @@ def _layers() -> Iterator[Rewrite]:
         )  # fmt: skip
 
 
-PROGRAMS: dict[str, Rewrite] = {
-    r.name: r
-    for group in (_exponentials, _roots_and_signs, _polynomials_and_quotients, _reductions, _products, _layers)
-    for r in group()
-}
+_GROUPS = (
+    _exponentials, _roots_and_signs, _polynomials_and_quotients, _squares_and_powers, _reductions, _products, _layers
+)  # fmt: skip
+PROGRAMS: dict[str, Rewrite] = {r.name: r for group in _GROUPS for r in group()}
