@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+import mirage as mi
 from benchmarks.search.mutants import difference_in_floats, judged
 from benchmarks.search.mutate import CHANGES, mutants
 from mirage.ir.axes import to_axes
@@ -99,6 +100,13 @@ def test_the_float_check_can_fail() -> None:
     wrong = replace_node(graph, (3, 11), op="mul")
     assert difference_in_floats(program, graph) == ""
     assert "output 0 differs in float64" in difference_in_floats(program, wrong)
+
+
+def test_the_float_check_gives_an_argument_to_all_inputs_that_read_it() -> None:
+    program = mi.trace(lambda x, w: mi.sum((x @ (w @ w.mT)) * x, axis=1), x=mi.tensor("n", 4), w=mi.tensor(4, 2))
+    graph = reference_graph(to_axes(program))
+    assert len(graph.inputs) > len(program.inputs)
+    assert difference_in_floats(program, graph) == ""
 
 
 def test_a_verifier_that_accepts_everything_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
