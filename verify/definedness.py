@@ -283,7 +283,6 @@ class _Signs:
                 return min(map(self.of, inside), key=_ORDER.index)
         return Range.ANY
 
-
     @staticmethod
     def _power(exponent: Fraction, base: Range) -> Range:
         """The sign of a power: that of its base, and where it is no odd one never negative."""

@@ -40,20 +40,17 @@ def softmax_by_hand(
             return None
         return int(reduced.attrs["axes"][0] % rank)
 
-    if op == "div":
-        e, divisor = args
-    elif op == "sub" and (log := made_by(args[1], "log")) is not None:
-        e, divisor = None, log.args[0]
-    else:
+    log = made_by(args[1], "log") if op == "sub" else None
+    if op != "div" and log is None:
         return None
-    total = made_by(divisor, "sum")
+    total = made_by(args[1] if log is None else log.args[0], "sum")
     exp = made_by(total.args[0], "exp") if total is not None else None
     shifted = made_by(exp.args[0], "sub") if exp is not None else None
     greatest = made_by(shifted.args[1], "max") if shifted is not None else None
     if total is None or exp is None or shifted is None or greatest is None:
         return None
     x, axis = shifted.args[0], axis_of(greatest)
-    over = total.args[0] if op == "div" else exp.args[0]
-    if (e if op == "div" else args[0]) != over or greatest.args[0] != x or axis is None or axis_of(total) != axis:
+    first = total.args[0] if log is None else exp.args[0]
+    if args[0] != first or greatest.args[0] != x or axis is None or axis_of(total) != axis:
         return None
-    return ByHand("softmax" if op == "div" else "log_softmax", x, axis)
+    return ByHand("softmax" if log is None else "log_softmax", x, axis)

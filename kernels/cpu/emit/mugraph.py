@@ -218,8 +218,7 @@ class Emitter:
         outputs = [values[Ref(i, k)] for k in range(len(n.dims))]
         number = kernel_numbers(self.mugraph).index(i)
         schedule = self.schedule.kernels[number]
-        # what runs once reads what it is given as it lies
-        for operand, axis in schedule.packed if i not in self._once else ():
+        for operand, axis in schedule.packed:
             inputs[operand] = self._packed(inputs[operand], axis, schedule.tile[axis])
         self.kernels.append(BlockEmitter(number, i, block, schedule, program, inputs, outputs, dict(carried)))
 

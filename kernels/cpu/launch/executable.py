@@ -111,7 +111,7 @@ class CpuExecutable:
         self._copies = [PackedCopies(p, mugraph.inputs[p.input].axes) for p in self.emitted.packed]
         #: what follows from constants alone, by the constants; and what computes it
         self._kept = KeptTensors() if self.emitted.once else None
-        self._once = [(t, WideValue(mugraph, r, self.emitted.tensors[t])) for t, r in self.emitted.once]
+        self._once = {t: WideValue(mugraph, r, self.emitted.tensors[t]) for t, r in self.emitted.once}
         #: tensors that hold others packed
         self._packings = {p.tensor: p for p in (*self.emitted.packed, *self.emitted.kept_packed)}
         #: tensor -> result that its operator writes itself: the first one with the same axes, and the same last
@@ -193,7 +193,7 @@ class CpuExecutable:
 
     def _between(self) -> list[int]:
         """The tensors that operators hand on to others, for which a call needs memory."""
-        found = {*self._direct, *self._packings, *(t for t, _ in self.emitted.once)}
+        found = {*self._direct, *self._packings, *self._once}
         return [t for t in range(self.emitted.inputs, len(self.emitted.tensors)) if t not in found]
 
     def bind(self, sizes: Mapping[str, int], strides: Sequence[Strides]) -> BoundCall | None:
@@ -378,7 +378,7 @@ class CpuExecutable:
         """Compute what follows from these constants alone, and pack it as kernels read it."""
         given = dict(zip(self.emitted.constants, constants, strict=True))
         whole: dict[int, np.ndarray] = {}
-        for t, value in self._once:
+        for t, value in self._once.items():
             extents = [shape.axes[a] for a in self.emitted.tensors[t]]
             whole[t] = in_large_pages(prod(extents), self.emitted.dtypes[t]).reshape(extents)
             value.write(given, sizes, shape.axes, whole[t])
@@ -453,7 +453,6 @@ class CpuExecutable:
         return inputs, outs
 
     def _frame(self, shape: _Shape, inputs: Sequence[Strides], results: Sequence[Strides]) -> Frame:
-        once = {t for t, _ in self.emitted.once}
         tensors: list[tuple[int, ...] | None] = []
         strides: list[int] = []
         for t, axes in enumerate(self.emitted.tensors):
@@ -475,7 +474,7 @@ class CpuExecutable:
             else:
                 extents = tuple(shape.axes[a] for a in axes)
                 strides += [prod(extents[i + 1 :]) for i in range(len(extents))]
-                tensors.append(None if t in once else extents)
+                tensors.append(None if t in self._once else extents)
         return Frame(shape.values, tensors, self.emitted.dtypes, strides)
 
     def _memory(
