@@ -77,7 +77,7 @@ def runs(mugraph: MuGraph, once: Collection[int] = ()) -> list[tuple[bool, list[
 
 def computed_once(mugraph: MuGraph, constants: Collection[str], maximum: RunningMaximum) -> frozenset[int]:
     """The kernel-level operators that follow from constant arguments alone, and whose results only other operators read, with the
-    numbers that they need.
+    numbers that nothing else needs.
 
     Not those of exps whose maximum goes along with their results.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -52,7 +54,7 @@ def test_what_stays(body: str) -> None:
 def test_a_batch_normalization_becomes_weights_and_a_bias(biased: bool) -> None:
     """Behind a product; `fold_scales` has those behind convolutions."""
 
-    def layer(x, w, b, m, s, g, o):  # type: ignore[no-untyped-def]
+    def layer(x: Any, w: Any, b: Any, m: Any, s: Any, g: Any, o: Any) -> Any:
         y = x @ w + b if biased else x @ w
         return (y - m) * (g / mi.sqrt(s * s + 1e-5)) + o
 
