@@ -346,7 +346,7 @@ def test_softmaxes_that_are_written_by_hand() -> None:
         e = mi.exp(scores - mi.max(scores, axis=-1, keepdims=True))
         return (e / mi.sum(e, axis=1, keepdims=True)) @ v
 
-    specs = {"q": mi.tensor("s", 8), "k": mi.tensor("t", 8), "v": mi.tensor("t", 8)}
+    specs: dict[str, Any] = {"q": mi.tensor("s", 8), "k": mi.tensor("t", 8), "v": mi.tensor("t", 8)}
     assert str(mi.trace(attend, **specs)) == str(mi.trace(lambda q, k, v: mi.softmax(q @ k.mT, axis=1) @ v, **specs)).replace(
         "def program", "def attend"
     )
