@@ -22,10 +22,10 @@ from mirage.compiler.build import (
     built_functional,
     passed,
 )
-from mirage.compiler.choice import PLAIN, fastest
+from mirage.compiler.choice import PLAIN, fastest, first_calls
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.constraints.bounds import from_bounds
-from mirage.compiler.context import Context, Sizes, current_survey
+from mirage.compiler.context import Context, current_survey
 from mirage.compiler.kernels.kept import KeptKernels
 from mirage.compiler.kernels.loops import loops_from_text, target_loops_from_text
 from mirage.compiler.kernels.mugraph import kernel_from_text
@@ -59,8 +59,9 @@ from mirage.subprograms import FOUND, Later, Searches
 _LOG = logging.getLogger("mirage.compiler")
 #: sets of sizes to tune at
 MAX_SETS = MAX_VERSIONS
-#: share of the budget, and seconds at most, for the race of the whole program against the same without a search
-PROGRAM_SHARE, PROGRAM_SECONDS = 0.05, 3.0
+#: the race of the whole program against the same without a search takes as long as so many calls of that, and at most this share
+#: of the budget
+PROGRAM_CALLS, PROGRAM_SHARE = 20, 0.2
 
 #: the form of the whole program with what was chosen for each of its subprograms
 FULL = "full"
@@ -152,10 +153,9 @@ def compile(
         sizes = sizes or list(program.sizes.values())[:MAX_SETS] or None
     context = context_of(module, bounds, sizes, constants)
     beside = Background(budget=budget, kernels=kernels, cache=cache, seed=seed) if background else None
-    race = min(PROGRAM_SHARE * budget, PROGRAM_SECONDS)
     if kernels.on_host:
         context.packages = tuple(str(module.functions[module.main].attr.get(PACKAGES, "")).split())
-    context.kernels, context.deadline, context.say = kernels, start + budget - race, say
+    context.kernels, context.deadline, context.say = kernels, start + budget, say
     context.printed = printed(PIPELINE)
     search = current_survey() or (Later(beside, kernels) if beside else Searches(kernels, cache, seed, say))
     main = module.functions[module.main]
@@ -176,7 +176,7 @@ def compile(
     module = passed(module, context, (add_masks.run, partition.run), without)
     context.superoptimizer = search
     if isinstance(search, Searches) and kernels.on_host and superoptimize.subprograms(module):
-        race_of = _Race(main, module, context, search, without, budget, race)
+        race_of = _Race(main, module, context, search, without, budget)
         executable = race_of.fastest(finished, prepared, unsearched)
     else:
         executable = finished(module, context)
@@ -208,7 +208,7 @@ def _is_exported(program: object) -> bool:
 @dataclass
 class _Race:
     """The forms of a program whose subprograms are about to be searched: with what is chosen for each of them, with what searches
-    found, and without a search. `budget` and `seconds` are those of the compilation and of the race between them.
+    found, and without a search. `budget` are the seconds of the compilation, of which the race between them has a share.
     """
 
     main: Function
@@ -217,7 +217,6 @@ class _Race:
     search: Searches
     without: Collection[str]
     budget: float
-    seconds: float
 
     def fastest(
         self, finished: Callable[[Module, Context], Executable], prepared: Module, unsearched: Context
@@ -238,23 +237,49 @@ class _Race:
         if known is None:
             began = time.perf_counter()
             plain = finished(prepared, unsearched)
-            # the program with what is found takes about as long to finish
-            context.deadline -= min(time.perf_counter() - began, context.seconds_left / 2)
+            # the program with what is found has other kernels beside the same ones
+            context.deadline -= (time.perf_counter() - began) / 2
+            context.deadline -= (race := self._seconds(plain))
         before = context.copy()
         executable = finished(self.module, context)
         if search.known:
             return self._kept(executable)
         whole, choices = FULL, search.chosen
         if search.may_lose:
-            forms = {FULL: executable, PLAIN: plain or finished(prepared, unsearched)}
+            if plain is None:
+                plain = finished(prepared, unsearched)
+                race = self._seconds(plain)
+            forms = {FULL: executable, PLAIN: plain}
             if search.chosen != search.found:
                 forms[FOUND] = finished(self.module, replace(before, superoptimizer=search.again))
-            whole = _fastest(self.main, forms, context.sizes, self.seconds)
+            whole = self._fastest(forms, race)
             executable = _left_alone(forms[PLAIN]) if whole == PLAIN else forms[whole]
             choices = search.found if whole == FOUND else choices
         if memory is not None:
             search.keep(memory, PLAIN if whole == PLAIN else FULL, choices, self.budget)
         return self._kept(executable)
+
+    def _seconds(self, plain: Executable) -> float:
+        """How long the race takes, of which this is the form without a search; 0 where that cannot be tried."""
+        try:
+            return min(PROGRAM_CALLS * sum(first_calls(plain, self._trials(plain))), PROGRAM_SHARE * self.budget)
+        except Exception:
+            # arguments of the right types may have values that the program refuses
+            return 0.0
+        finally:
+            plain.forget()
+            plain.release()
+
+    def _fastest(self, forms: Mapping[str, Executable], seconds: float) -> str:
+        """The name of the form that is measured to be the fastest: that without a search where there is no time to measure, the
+        full one where it cannot be tried.
+        """
+        return fastest(forms, self._trials(forms[FULL]), seconds, otherwise=PLAIN) if seconds else FULL
+
+    def _trials(self, executable: Executable) -> list[list[Any]]:
+        """Arguments at each set of sizes; none where calls have effects on more than these, or where types do not tell them."""
+        called = {i.function for f in executable.program for i in f.code if isinstance(i, CallPacked)}
+        return (trial_sets(self.main, self.context.sizes) or []) if called <= EFFECTS.keys() else []
 
     def _kept(self, executable: Executable) -> Executable:
         """The executable, whose kernels are kept for the next compilation."""
@@ -264,29 +289,11 @@ class _Race:
         return executable
 
 
-def _fastest(main: Function, forms: Mapping[str, Executable], sizes: Sequence[Sizes], seconds: float) -> str:
-    """The name of the form of a program that is measured to be the fastest; the full one where it cannot be tried."""
-    arguments = trial_sets(main, sizes)
-    if arguments is None or not _may_be_tried(forms[FULL]):
-        return FULL
-    try:
-        return fastest(forms, arguments, seconds, otherwise=FULL)
-    except Exception:
-        # arguments of the right types may have values that the program refuses
-        return FULL
-
-
 def _left_alone(plain: Executable) -> Executable:
     """The form without a search, which says that it was the fastest."""
     why = "the kernels that searches found are not used: the program was measured to be slower with them"
     plain.facts = replace(plain.facts, fallbacks=(*plain.facts.fallbacks, why))
     return plain
-
-
-def _may_be_tried(executable: Executable) -> bool:
-    """Whether calls have no effects but on their arguments."""
-    called = {i.function for f in executable.program for i in f.code if isinstance(i, CallPacked)}
-    return called <= EFFECTS.keys()
 
 
 def check_options(budget: Any, without: Any) -> None:

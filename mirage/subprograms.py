@@ -27,14 +27,14 @@ from mirage.results.cpu.result import Superoptimized
 from mirage.results.forms import FormMemory, StoredForms, SubprogramForm
 from mirage.results.recall import Memory
 from mirage.results.result import FROM_CACHE
-from mirage.runtime.executable import Executable, Kernel
+from mirage.runtime.executable import Kernel
 from mirage.search.decision import MAX_VERSIONS
 
-#: seconds below which a search is not worth its start
-MIN_BUDGET = 1.0
-#: share of a subprogram's time, and seconds at least and at most, for the race of what a search found against what there is
-#: without one
-RACE_SHARE, RACE_LEAST, RACE_SECONDS = 0.05, 0.05, 0.5
+#: share of a subprogram's time, and seconds at least and at most, for what there is without a search and for the race of what one
+#: found against that; what they leave is the next subprogram's
+RACE_SHARE, RACE_LEAST, RACE_SECONDS = 0.25, 1.0, 3.0
+#: seconds below which a search and the race after it are not worth their start
+MIN_BUDGET = 1.5 * RACE_LEAST
 
 #: forms of a subprogram beside the plain one: what a search found, and one kernel that is made without a search
 FOUND, FUSED = "found", "fused"
@@ -77,8 +77,9 @@ class Later:
 @dataclass
 class Searches:
     """The fastest of what `mirage.superoptimize` finds for a subprogram, of one kernel that is made without a search, and of what
-    libraries and fusion make of it. All three are made and raced within the budget; after an interrupt, and where no time is
-    left, it is the last, which costs none.
+    libraries and fusion make of it. They are made and raced within the budget, the search first; as it begins with what the
+    second is made of, that takes part where the search left time, or found nothing. Where calls take too long for a race, it is
+    the first, which the search has measured; after an interrupt, and where there is no time, it is the last, which costs none.
 
     What a search leaves of its budget is the next one's. What is recalled leaves nothing, so that a program whose subprograms are
     all known is compiled at once, also where their searches were cut short.
@@ -117,31 +118,22 @@ class Searches:
         """The fastest form of a subprogram, by measurement."""
         budget += self.saved
         deadline = time.perf_counter() + budget
-        race = min(max(RACE_SHARE * budget, RACE_LEAST), RACE_SECONDS)
-        on_host = self.kernels.on_host
+        race = min(max(RACE_SHARE * budget, RACE_LEAST), RACE_SECONDS) if self.kernels.on_host else 0.0
+        result, why = self._search(program, sizes, constants, budget, race)
         forms: dict[str, Kernel | None] = {PLAIN: None}
-        made: dict[str, Executable] = {}
-
-        def make(name: str, kernel: Kernel | None) -> None:
-            forms[name] = kernel
-            made[name] = form_of(program, kernel, sizes, constants, self.kernels)
-
-        if on_host and budget >= MIN_BUDGET and not self.interrupted:
-            # compilers take as long as they take, a search ends when it is told: it comes last
-            make(PLAIN, None)
-            if (fused := self.kernels.fused(program, sizes, constants=constants)) is not None:
-                make(FUSED, fused)
-        result, why = self._search(program, sizes, constants, deadline - race - time.perf_counter())
+        name = PLAIN
+        raced = race and budget >= MIN_BUDGET and not self.interrupted
+        # a search begins with what the fused form is made of
+        wanted = result is None if not race else raced and (result is None or deadline - time.perf_counter() > 2 * race)
+        if wanted and (fused := self.kernels.fused(program, sizes, constants=constants)) is not None:
+            name, forms[FUSED] = FUSED, fused
         if result is not None:
-            forms[FOUND] = self.kernels.superoptimized(result)
-            if made and not self.interrupted:
-                make(FOUND, forms[FOUND])
-        elif not on_host and (fused := self.kernels.fused(program, sizes, constants=constants)) is not None:
-            forms[FUSED] = fused
-        name = next(n for n in (FOUND, FUSED, PLAIN) if n in forms)
-        if len(made) > 1 and not self.interrupted:
-            arguments = trial_sets(_main(program), sizes)
-            name = name if arguments is None else fastest(made, arguments, race)
+            name, forms[FOUND] = FOUND, self.kernels.superoptimized(result)
+        if raced and len(forms) > 1:
+            made = {n: form_of(program, kernel, sizes, constants, self.kernels) for n, kernel in forms.items()}
+            seconds = min(max(deadline - time.perf_counter(), race / 2), race)
+            if (arguments := trial_sets(_main(program), sizes)) is not None:
+                name = fastest(made, arguments, seconds, otherwise=name)
         choices = {n: Choice(n, forms[n], _said(n, result, why)) for n in (name, FOUND) if n in forms}
         self.chosen[program.name], self.found[program.name] = choices[name], choices.get(FOUND, choices[name])
         if result is None or not result.cache_hit:
@@ -204,12 +196,14 @@ class Searches:
         return Choice(PLAIN, None, known.said) if known.form == PLAIN else None
 
     def _search(
-        self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
+        self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float, race: float
     ) -> tuple[TargetResult | None, str]:
-        """What the search finds within `budget` seconds and where it is from, or None and why there is nothing."""
+        """What the search finds within `budget` seconds, but for those of the `race`, and where it is from, or None and why
+        there is nothing.
+        """
         if self.interrupted or budget < MIN_BUDGET:
             return None, "as the compilation was interrupted" if self.interrupted else "for which no time was left"
-        return self._ask(program, sizes, constants, budget)
+        return self._ask(program, sizes, constants, budget - race)
 
     def _ask(
         self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float

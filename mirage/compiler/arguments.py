@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage.ir.annotations import Annotation, ShapeType, TupleType
+from mirage.ir.annotations import Annotation, ShapeType, TupleType, symbols_in
 from mirage.ir.dims import evaluate
 from mirage.ir.graph.nodes import Function
 from mirage.ir.types import DTYPES, ELEMENTS, TensorType
@@ -19,9 +19,12 @@ from mirage.search.accuracy import random_input
 MEMORY_SHARE = 1 / 8
 
 
-def trial_arguments(function: Function, sizes: Mapping[str, int]) -> list[Any] | None:
+def trial_arguments(
+    function: Function, sizes: Mapping[str, int], others: Sequence[Any] | None = None
+) -> list[Any] | None:
     """Arguments of the function's types at these sizes (dim symbol -> elements), the same every time: normal numbers, integers
-    that are 0, so that they are indices of whatever is not empty, and masks that leave nothing out.
+    that are 0, so that they are indices of whatever is not empty, and masks that leave nothing out. Tensors of fixed shapes are
+    those of `others`, if there are any: weights take long to draw.
 
     None where the type of a parameter does not say enough, or the memory has no room for them.
     """
@@ -29,14 +32,19 @@ def trial_arguments(function: Function, sizes: Mapping[str, int]) -> list[Any] |
     annotations = [p.annotation for p in function.parameters]
     if not all(map(_is_complete, annotations)) or sum(_bytes(a, sizes) for a in annotations) > MEMORY_SHARE * memory_bytes():
         return None
-    return [_argument(a, sizes, rng) for a in annotations]
+    kept = others or [None] * len(annotations)
+    return [_argument(a, sizes, rng) if old is None or symbols_in(a) else old for a, old in zip(annotations, kept, strict=True)]
 
 
 def trial_sets(function: Function, sizes: Sequence[Mapping[str, int]]) -> list[list[Any]] | None:
     """Trial arguments at each of these sizes; None where there are none at some."""
-    found = [trial_arguments(function, at) for at in sizes]
-    complete = [arguments for arguments in found if arguments is not None]
-    return complete if len(complete) == len(found) else None
+    found: list[list[Any]] = []
+    for at in sizes:
+        arguments = trial_arguments(function, at, found[0] if found else None)
+        if arguments is None:
+            return None
+        found.append(arguments)
+    return found
 
 
 def _is_complete(annotation: Annotation) -> bool:

@@ -5,7 +5,6 @@ without a search.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -27,19 +26,19 @@ from mirage.runtime.executable import Executable
 PLAIN = "plain"
 #: how many times as long as that a form may take at any sizes: two measurements of the same differ by as much
 EQUAL = 1.02
-#: rounds of a race that may take up to twice its time, and how many times as long first calls and one round may take
-ROUNDS, OVERDUE = 3, 4.0
+#: the fewest rounds of a race, where there is time; the fewest calls of a form in a race, the first of which is not timed
+ROUNDS, CALLS = 3, 2
 #: nanoseconds of calls in a turn, and the most of them; a call that takes so long finds in the caches what any other form left
 TURN_NS, TURN_CALLS = 2_000_000, 20
 LONG_NS = 50_000_000
 
 
 def fastest(
-    forms: Mapping[str, Executable], arguments: Sequence[Sequence[Any]], seconds: float, otherwise: str = PLAIN
+    forms: Mapping[str, Executable], arguments: Sequence[Sequence[Any]], seconds: float, otherwise: str
 ) -> str:
     """The name of the form that takes the least time for these sets of arguments, in the geometric mean, of those that take no
-    longer than `PLAIN` for any set; by races of so many seconds together. It is `otherwise` where calls take so long that there
-    is no time for races.
+    longer than `PLAIN` for any set; by races of so many seconds together. It is `otherwise` where calls take so long that not
+    even one of each form could be measured.
 
     Each form is called as in a program that runs it alone: with its own threads awake, those of others asleep, and with what
     its own calls leave in the caches.
@@ -54,21 +53,24 @@ def fastest(
     return min(allowed, key=lambda name: math.prod(ratios[name])) if allowed else otherwise
 
 
+def first_calls(form: Executable, arguments: Sequence[Sequence[Any]]) -> list[float]:
+    """The seconds that the first call of a form takes for each set of arguments."""
+    return [1e-9 * wall_ns(partial(form, *given)) for given in arguments]
+
+
 def _ratios(
     forms: Mapping[str, Executable], arguments: Sequence[Sequence[Any]], seconds: float
 ) -> dict[str, list[float]]:
     """How long each form takes for each set of arguments, times as long as `PLAIN`; empty where there is no time."""
+    took = first_calls(forms[PLAIN], arguments)
+    if CALLS * len(forms) * sum(took) > seconds:
+        return {}
     ratios: dict[str, list[float]] = {name: [] for name in forms}
-    overdue = time.perf_counter() + OVERDUE * seconds
-    for given in arguments:
+    for given, first in zip(arguments, took, strict=True):
         runs = {name: _Turns(partial(form, *given)) for name, form in forms.items()}
-        for run in runs.values():
-            run()
-        # another call of each before the race, and one in it
-        if time.perf_counter() + 2e-9 * sum(run.last for run in runs.values()) > overdue:
-            return {}
-        share = seconds / len(arguments)
-        timings = interleave(runs, seconds=share, min_runs=ROUNDS, measure=_Turns.nanoseconds, clear=True)
+        # half of the time is for all alike, half goes to those of long calls; the least rounds take up to twice as long
+        share = (1 / len(arguments) + first / sum(took)) / 2
+        timings = interleave(runs, seconds=share * seconds / 2, min_runs=ROUNDS, measure=_Turns.nanoseconds, clear=True)
         for name, t in timings.items():
             ratios[name].append(score(t) / score(timings[PLAIN]))
     return ratios
@@ -98,8 +100,8 @@ def form_of(
 ) -> Executable:
     """A subprogram as an executable of its own, for these sizes: a call of this kernel, or without one the plain form."""
     module = module_of(program)
-    most = {s: max(at[s] for at in sizes) for s in program.symbols()}
-    context = Context(from_bounds(most), tuple(constants), tuple(sizes), kernels=kernels)
+    # without bounds, its kernels are those that the whole program has made
+    context = Context(from_bounds({}), tuple(constants), tuple(sizes), kernels=kernels)
     if kernel is None:
         module = passed(module, context, PREPARATION)
     else:

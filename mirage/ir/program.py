@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -70,6 +70,12 @@ class Program(Displayed, drawn_by="mirage.ir.draw"):
                 for s in sorted(s.name for s in d.free_symbols):
                     seen.setdefault(s)
         return list(seen)
+
+    def nameless(self) -> Program:
+        """The program with names that are the same for all that differ in names alone; those of dims stay."""
+        names = {i: (("name", f"x{k}"),) for k, i in enumerate(self.inputs)}
+        nodes = tuple(replace(n, attrs=names.get(i, n.attrs)) for i, n in enumerate(self.nodes))
+        return Program("program", nodes, self.outputs)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

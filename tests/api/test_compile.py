@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,6 +17,7 @@ from benchmarks.graphs.programs import SMALL, GraphProgram
 from mirage import subprograms
 from mirage.compiler import choice
 from mirage.compiler.build import OPTIMIZATIONS, PIPELINE
+from mirage.compiler.passes import superoptimize
 from mirage.errors import (
     BudgetError,
     CacheError,
@@ -99,7 +101,7 @@ def test_where_no_time_is_left_nothing_is_made_for_a_race(monkeypatch: pytest.Mo
     assert executable.explain().count("libraries and fusion without a search, for which no time was left") == 2
 
 
-def test_a_search_has_the_time_that_the_other_forms_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_comes_before_what_is_made_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     budgets: list[float] = []
 
@@ -118,7 +120,7 @@ def test_a_search_has_the_time_that_the_other_forms_leave(monkeypatch: pytest.Mo
     executable = mi.compile(parts, PARTS, budget=2 * BUDGET, cache=False)
     check_parts(executable)
     # plain and fused, for each of the two
-    assert done == ["form", "form", "search"] * 2
+    assert done == ["search", "form", "form"] * 2
     assert max(budgets) < 2 * BUDGET
     assert executable.explain().count("fused without a search, as one found nothing that can be compiled (none)") == 2
 
@@ -141,8 +143,37 @@ def test_what_a_search_leaves_is_the_next_ones_and_what_is_recalled_leaves_nothi
     searches = subprograms.Searches(cast(Any, kernels), False, 0, lambda _: None)
     for _ in range(4):
         searches(mi.trace(mi.relu, x=mi.tensor("n")), [{"n": 4}], [], 100.0)
-    whole = [b + subprograms.RACE_SECONDS for b in budgets]
-    assert whole == pytest.approx([100.0, 170.0, 170.0, 90.0], abs=0.1)
+    assert budgets == pytest.approx([100.0, 170.0, 170.0, 90.0], abs=0.1)
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_the_fused_form_takes_part_where_a_search_left_time(complete: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that was cut has begun with it, and has measured it."""
+    clock, raced = ByHand(), list[set[str]]()
+
+    def search(*_: Any, budget: float, **__: Any) -> Any:
+        clock.sleep(1.0 if complete else budget)
+        return SimpleNamespace(interrupted=False, cache_hit=False, best="", stats=SimpleNamespace(stop_reason=""))
+
+    def judge(forms: Mapping[str, Any], *_: Any, **__: Any) -> str:
+        raced.append(set(forms))
+        return "found"
+
+    monkeypatch.setattr(subprograms, "time", clock)
+    monkeypatch.setattr(subprograms, "superoptimize", search)
+    monkeypatch.setattr(subprograms, "form_of", lambda *_: None)
+    monkeypatch.setattr(subprograms, "fastest", judge)
+    kernels = SimpleNamespace(on_host=True, target="cpu", superoptimized=lambda _: "found", fused=lambda *_, **__: "fused")
+    searches = subprograms.Searches(cast(Any, kernels), False, 0, lambda _: None)
+    assert searches(mi.trace(mi.relu, x=mi.tensor("n")), [{"n": 4}], [], 100.0)[0] is cast(Any, "found")
+    assert raced == [{"plain", "found", "fused"} if complete else {"plain", "found"}]
+
+
+def test_subprograms_for_which_there_is_too_little_time_have_what_others_leave() -> None:
+    shares = {"large": 6.0, "middle": 3.0, "small": 1.0}
+    assert superoptimize._budgets(shares, 100.0) == {"large": 60.0, "middle": 30.0, "small": 10.0}
+    assert superoptimize._budgets(shares, 18.0) == {"large": 12.0, "middle": 6.0, "small": 0.0}
+    assert superoptimize._budgets(shares, 1.0) == {"large": 1.0, "middle": 0.0, "small": 0.0}
 
 
 @pytest.mark.parametrize("wanted", ["found", "fused", "plain"])

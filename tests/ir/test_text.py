@@ -189,3 +189,12 @@ def test_values_never_take_an_input_s_name() -> None:
     assert "vvv1 = add(vvv0, vv1)" in text
     assert parse_program(text) == p
     assert isinstance(ast.parse(text).body[0], ast.FunctionDef)
+
+
+def test_programs_that_differ_in_names_alone_have_one_nameless_form() -> None:
+    a = mi.trace(lambda x, w: mi.relu(x @ w), "a", x=mi.tensor("b", 8), w=mi.tensor(8, 4))
+    b = mi.trace(lambda rows, weight: mi.relu(rows @ weight), "b", rows=mi.tensor("b", 8), weight=mi.tensor(8, 4))
+    assert a != b and a.nameless() == b.nameless()
+    other = mi.trace(lambda x, w: mi.relu(x @ w), "a", x=mi.tensor("c", 8), w=mi.tensor(8, 4))
+    assert other.nameless() != a.nameless()
+    assert Program.from_text(str(a.nameless())) == a.nameless()

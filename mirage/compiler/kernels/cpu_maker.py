@@ -39,7 +39,7 @@ class CpuKernels(KernelMaker):
         if self.kept is None:
             return make()
         sizes = [*map(dict, hints), dict(bounds or {})]
-        parts = [str([sorted(at.items()) for at in sizes]), str(sorted(constants))]
+        parts = [str([sorted(at.items()) for at in sizes]), str([name in constants for name in program.input_names])]
         return self.kept.get(program, parts, make)
 
     def library(self, program: Program) -> MuGraphKernel:

@@ -38,7 +38,7 @@ class KeptKernels:
         A record that is damaged, or of another program, is a warning, and is replaced.
         """
         schema = StoredKernel.form
-        key = sha256(json.dumps(["fused", schema, self.target.name, self.machine, str(program), *parts]))
+        key = sha256(json.dumps(["fused", schema, self.target.name, self.machine, str(program.nameless()), *parts]))
         if self.recalls and (found := self._recalled(key, program)) is not None:
             return found
         kernel = make()
@@ -52,7 +52,7 @@ class KeptKernels:
             return None
         try:
             kernel = kernel_from_text(json.dumps(decode(StoredKernel, found.payload, "record").kernel))
-            if kernel.program != program:
+            if kernel.program.nameless() != program.nameless():
                 raise FormatError("it is of another program")
             return kernel
         except (MirageError, ValueError) as e:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from mirage.ir.dims import Dim
+from mirage.ir.graph import nodes
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.program import Program
 from mirage.kernels.target import Target
@@ -26,6 +29,8 @@ class KernelMaker(ABC):
         self.on_host = machine.on_host
         #: what is kept of kernels that are made without a search, if anything
         self.kept: KeptKernels | None = None
+        #: kernels of groups of operators that this compilation has made, by what decides them
+        self.made: dict[Any, Future[tuple[nodes.Kernel, dict[str, Dim], float]]] = {}
 
     @abstractmethod
     def superoptimized(self, result: Any) -> Kernel:

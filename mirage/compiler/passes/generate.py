@@ -30,14 +30,18 @@ def run(module: Module, context: Context) -> Module:
     # what is known of dims decides the form of the kernel, too
     keys = {f.name: (structure(f), tuple((g.dim, g.relation, g.value) for g in context.of(f.name).guards())) for f in groups}
     firsts = {keys[f.name]: f for f in reversed(groups)}
-    pieces = [partial(_made, f, sizes.get(f.name, []), context) for f in firsts.values()]
-    made = dict(zip(firsts, together(pieces, num_threads()), strict=True))
+    # forms of one program have most groups in common
+    asked = {key: (key, tuple(str(sorted(at.items())) for at in sizes.get(f.name, []))) for key, f in firsts.items()}
+    made = context.kernels.made
+    new = {k: f for key, f in firsts.items() if (k := asked[key]) not in made}
+    pieces = [partial(_made, f, sizes.get(f.name, []), context) for f in new.values()]
+    made.update(zip(new, together(pieces, num_threads()), strict=True))
     builder = ModuleBuilder(module)
     names: dict[Any, str] = {}
     for function in groups:
         key = keys[function.name]
         try:
-            kernel, dims, seconds = made[key].result()
+            kernel, dims, seconds = made[asked[key]].result()
         except (LoopError, CompilerError, NoCompilerError) as e:
             context.report.fallbacks.append(f"{function.name} runs operator by operator: {e}")
             continue

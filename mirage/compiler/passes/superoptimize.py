@@ -2,8 +2,8 @@
 
 The function of a subprogram keeps its signature and calls the kernel; inlining then puts the call into its callers. Equal
 subprograms, as the layers of a model have them, share one kernel. The budget is divided by the square root of the time that each
-subprogram takes at least: large ones gain most, but small ones gain, too. Where no kernel is better than libraries and fusion,
-the subprogram becomes an ordinary function, which is left to these.
+subprogram takes at least: large ones gain most, but small ones gain, too, where there is enough for all. Where no kernel is
+better than libraries and fusion, the subprogram becomes an ordinary function, which is left to these.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from mirage.progress import Step
 _FLOPS_PER_BYTE = 16
 #: bytes that the smallest subprogram is taken for: its launch counts, too
 _LEAST_BYTES = 1 << 17
+#: seconds in which a search finds something, and that is compared: those that would have less have what others leave
+_LEAST_SECONDS = 2.5
 
 
 def run(module: Module, context: Context) -> Module:
@@ -37,18 +39,18 @@ def run(module: Module, context: Context) -> Module:
     sizes = sizes_of_functions(module, context.sizes)
     builder = ModuleBuilder(module)
     works = [_work(module, f, sizes, context) for f in found]
-    # equal ones are one piece of work
-    shares = {w.key: w.share for w in works}
-    kernels: dict[Any, str | None] = {}
-    seconds = context.seconds_left / sum(shares.values())
     # the largest first: what takes longer than its share is missing at the end
-    for k, w in enumerate(sorted(works, key=lambda w: -w.share)):
+    works.sort(key=lambda w: -w.share)
+    # equal ones are one piece of work
+    budgets = _budgets({w.key: w.share for w in works}, context.seconds_left)
+    kernels: dict[Any, str | None] = {}
+    for k, w in enumerate(works):
         if w.key not in kernels:
             start = time.perf_counter()
             context.say(Step("subprograms", w.function.name, k, len(found)))
             names = w.lax.program.input_names
             constants = [names[i] for i in w.constants]
-            kernel, outcome = context.superoptimizer(w.lax.program, w.anchors, constants, seconds * w.share)
+            kernel, outcome = context.superoptimizer(w.lax.program, w.anchors, constants, budgets[w.key])
             spent = time.perf_counter() - start
             if kernel is None:
                 kernels[w.key] = None
@@ -88,16 +90,19 @@ def _work(module: Module, function: Function, sizes: Mapping[str, list[dict[str,
     lax = lax_program(function)
     constants = _constants(module, function, context)
     anchors = _anchors(lax, sizes.get(function.name, []))
-    key = (_structure(lax), constants, tuple(tuple(a.items()) for a in anchors))
+    key = (lax.program.nameless(), constants, tuple(tuple(a.items()) for a in anchors))
     costs = [program_cost(lax.axes, a) for a in anchors]
     share = sum(_LEAST_BYTES + moved + flops / _FLOPS_PER_BYTE for moved, flops in costs) ** 0.5
     return _Work(function, lax, anchors, constants, key, share or 1.0)
 
 
-def _structure(lax: LaxProgram) -> Any:
-    """What makes two subprograms the same: all but their names."""
-    nodes = tuple(replace(n, attrs=()) if n.op == "input" else n for n in lax.program.nodes)
-    return nodes, lax.program.outputs
+def _budgets(shares: Mapping[Any, float], seconds: float) -> dict[Any, float]:
+    """The seconds by these shares, which go down: for as many as can have `_LEAST_SECONDS`, but for one in any case."""
+    n = len(shares)
+    while n > 1 and seconds * list(shares.values())[n - 1] < _LEAST_SECONDS * sum(list(shares.values())[:n]):
+        n -= 1
+    total = sum(list(shares.values())[:n])
+    return {key: seconds * share / total * (k < n) for k, (key, share) in enumerate(shares.items())}
 
 
 def _anchors(lax: LaxProgram, sizes: list[dict[str, int]]) -> list[Sizes]:
