@@ -208,7 +208,8 @@ def test_deep_trees(run: Executable) -> None:
     h, c = (np.asarray(a) for a in run([t, t], *shared)[0])
     for s in (h, c):
         assert s.shape == wanted[0].shape and np.isfinite(s).all()
-    np.testing.assert_array_equal(run([t, t], *shared)[1][0], h)
+    # a call that was recorded may sum in another order
+    np.testing.assert_allclose(run([t, t], *shared)[1][0], h, rtol=1e-6)
 
 
 def test_results_belong_to_the_caller(run: Executable) -> None:

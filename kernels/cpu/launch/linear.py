@@ -17,6 +17,7 @@ import numpy as np
 from mirage.kernels import blas
 from mirage.kernels.cpu.launch.products import Arranged, Axis, Products, arranged, library, strides
 from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
+from mirage.kernels.cpu.processor import processor
 
 #: rows up to which these are faster than products of packed weights (`python -m benchmarks.run products`)
 FEW = 4
@@ -105,11 +106,18 @@ def prepare_contraction(
 
 
 def _launch(args: Products, found: Arranged, bias: bool) -> Launch:
-    # what is prepared is run again, and finds its operands where it left them
-    args.resident = True
+    # what is prepared is run again, and finds a matrix for which the caches have room where it left it
+    args.resident = 4 * args.k * args.n <= _cache_bytes()
     names = (*_exchanged(("x", "w"), found), *["added"] * bias, "out")
     pointers = tuple((field(args, name), place) for place, name in enumerate(names))
     return Launch(launcher(library().mi_products), ctypes.addressof(args), pointers, lambda status: args.error(), args)
+
+
+@functools.cache
+def _cache_bytes() -> int:
+    """Bytes of the caches that cores have for themselves: of one that all share, other programs have a part."""
+    own = processor()
+    return own.l2_bytes * own.cores
 
 
 def _exchanged(of: Sequence[_T], found: Arranged) -> Sequence[_T]:

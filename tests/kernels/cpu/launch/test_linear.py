@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.errors import MirageError
+from mirage.kernels.cpu.launch import linear
 from mirage.kernels.cpu.launch import products as module
 from mirage.kernels.cpu.launch.linear import FEW, contraction, matmul, prepare_contraction, prepare_matmul
 from mirage.kernels.cpu.launch.memory import address
@@ -120,8 +121,11 @@ def test_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         matmul([one, one], [one.copy()])
 
 
+@pytest.mark.parametrize("room", [0, 1 << 20])
 @pytest.mark.parametrize("case", PRODUCTS, ids=str)
-def test_products_that_are_made_again_and_again(case: Any) -> None:
+def test_products_that_are_made_again_and_again(case: Any, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With caches that have no room for the matrix, and with such that do."""
+    monkeypatch.setattr(linear, "_cache_bytes", lambda: room)
     xs, ys, added, left, right = case
     rng = np.random.default_rng(4)
     inputs = [rng.standard_normal(s).astype("float32") for s in (xs, ys, added) if s is not None]
@@ -132,6 +136,7 @@ def test_products_that_are_made_again_and_again(case: Any) -> None:
     launch = prepare_matmul(inputs, [out], **options)
     adds = added is None or added in (out.shape, out.shape[-1:], (1, out.shape[-1]))
     assert (launch is not None) == (adds and not left == right == (1, 0))
+    assert launch is None or cast(module.Products, launch.keep).resident == bool(room)
     assert prepare_matmul([a.astype("float64") for a in inputs], [out], **options) is None
     if launch is not None:
         rounds = LaunchedRounds([[(launch, range(len(inputs) + 1))]] * 3, np.zeros((), np.int64), len(inputs) + 1)
