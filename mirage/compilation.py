@@ -235,6 +235,7 @@ class _Race:
                 return self._kept(_left_alone(finished(prepared, unsearched)))
         plain = None
         if known is None:
+            context.promise = search.promise
             began = time.perf_counter()
             plain = finished(prepared, unsearched)
             # the program with what is found has other kernels beside the same ones

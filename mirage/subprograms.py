@@ -11,7 +11,7 @@ from mirage.background import Background, Job
 from mirage.cache import ResultStore, store_of
 from mirage.cache.records import label
 from mirage.compiler.arguments import trial_sets
-from mirage.compiler.choice import PLAIN, fastest, form_of
+from mirage.compiler.choice import PLAIN, fastest, first_calls, form_of
 from mirage.compiler.context import Context, Sizes
 from mirage.compiler.kernels.maker import KernelMaker
 from mirage.compiler.kernels.switching import SwitchingKernel
@@ -22,17 +22,21 @@ from mirage.ir.graph.nodes import Function, Module
 from mirage.ir.graph.programs import module_of
 from mirage.ir.graph.text import print_module
 from mirage.ir.program import Program
+from mirage.kernels.cpu.model.limits import limit_us, measure_limits, program_cost
+from mirage.kernels.cpu.processor import processor
 from mirage.progress import Say
 from mirage.results.cpu.result import Superoptimized
 from mirage.results.forms import FormMemory, StoredForms, SubprogramForm
 from mirage.results.recall import Memory
 from mirage.results.result import FROM_CACHE
-from mirage.runtime.executable import Kernel
+from mirage.runtime.executable import Executable, Kernel
 from mirage.search.decision import MAX_VERSIONS
 
 #: share of a subprogram's time, and seconds at least and at most, for what there is without a search and for the race of what one
 #: found against that; what they leave is the next subprogram's
 RACE_SHARE, RACE_LEAST, RACE_SECONDS = 0.25, 1.0, 3.0
+#: share of what a call takes that it is taken to gain at least
+LEAST_GAIN = 0.1
 #: seconds below which a search and the race after it are not worth their start
 MIN_BUDGET = 1.5 * RACE_LEAST
 
@@ -100,6 +104,8 @@ class Searches:
     #: what was asked for each subprogram; `searched`: whether there was time to search any of them
     asked: dict[str, tuple[Program, list[dict[str, int]], tuple[str, ...]]] = field(default_factory=dict)
     searched: bool = False
+    #: forms by libraries and fusion that were made to be measured
+    _plain: dict[str, Executable] = field(default_factory=dict)
 
     def __call__(
         self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
@@ -113,6 +119,21 @@ class Searches:
         # what was chosen is not there any more: all is compared again
         self.known = {}
         return self._choose(program, sizes, constants, budget).answer
+
+    def promise(self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str]) -> float:
+        """The seconds that calls of a subprogram take at all sizes together by libraries and fusion, without the least that the
+        machine allows, but a share of them in any case: searches find more than limits of such a kind tell.
+        """
+        arguments = trial_sets(_main(program), sizes)
+        if arguments is None:
+            return 0.0
+        form = self._plain[program.name] = form_of(program, None, sizes, constants, self.kernels)
+        first, again = (first_calls(form, arguments) for _ in range(2))
+        form.forget()
+        form.release()
+        took, limits, axes = sum(map(min, first, again)), measure_limits(), to_axes(program)
+        least = sum(limit_us(*program_cost(axes, at), limits, processor()) for at in sizes)
+        return max(took - 1e-6 * least, LEAST_GAIN * took)
 
     def _choose(self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float) -> Choice:
         """The fastest form of a subprogram, by measurement."""
@@ -130,7 +151,10 @@ class Searches:
         if result is not None:
             name, forms[FOUND] = FOUND, self.kernels.superoptimized(result)
         if raced and len(forms) > 1:
-            made = {n: form_of(program, kernel, sizes, constants, self.kernels) for n, kernel in forms.items()}
+            made = {
+                n: (kernel is None and self._plain.get(program.name)) or form_of(program, kernel, sizes, constants, self.kernels)
+                for n, kernel in forms.items()
+            }
             seconds = min(max(deadline - time.perf_counter(), race / 2), race)
             if (arguments := trial_sets(_main(program), sizes)) is not None:
                 name = fastest(made, arguments, seconds, otherwise=name)

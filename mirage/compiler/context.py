@@ -60,13 +60,16 @@ class Context:
     never change; `sizes` the sets of sizes of its dim symbols to tune at. `constraints` holds a store per function, which
     `collect_constraints` fills: symbols belong to functions. `deadline` is on the clock of `time.perf_counter`. `kernels` makes
     kernels for the target, which no pass knows otherwise. `printed` names the passes after which the module is printed.
-    `packages` are those that the program came from, whose library functions may be called.
+    `packages` are those that the program came from, whose library functions may be called. `promise` tells of a subprogram, at
+    sets of sizes and with constants as a search gets them, by how many seconds its calls may become faster at most; without it,
+    that is as modelled.
     """
 
     bounds: Constraints = field(default_factory=Constraints)
     constants: tuple[str, ...] = ()
     sizes: tuple[Sizes, ...] = ()
     superoptimizer: Superoptimizer | None = None
+    promise: Callable[[Program, Sequence[Sizes], Sequence[str]], float] | None = None
     kernels: KernelMaker = field(default_factory=CpuKernels)
     deadline: float = float("inf")
     say: Callable[[str], None] = lambda _: None

@@ -2,14 +2,14 @@
 
 The function of a subprogram keeps its signature and calls the kernel; inlining then puts the call into its callers. Equal
 subprograms, as the layers of a model have them, share one kernel. The budget is divided by the square root of the time that each
-subprogram takes at least: large ones gain most, but small ones gain, too, where there is enough for all. Where no kernel is
-better than libraries and fusion, the subprogram becomes an ordinary function, which is left to these.
+may gain: what libraries and fusion take, as measured, without the least that the machine allows. Where no kernel is better than
+these, the subprogram becomes an ordinary function, which is left to them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,8 +26,10 @@ from mirage.progress import Step
 
 #: what the memory moves is compared with what is computed as if a byte took as long as so many operations
 _FLOPS_PER_BYTE = 16
-#: bytes that the smallest subprogram is taken for: its launch counts, too
-_LEAST_BYTES = 1 << 17
+#: bytes that the smallest subprogram is taken for: its launch counts, too; and for how many of them a second is gained
+_LEAST_BYTES, _BYTES_PER_SECOND = 1 << 17, 1e11
+#: share of the time in which it is measured what subprograms may gain
+_PROMISE_SHARE = 0.15
 #: seconds in which a search finds something, and that is compared: those that would have less have what others leave
 _LEAST_SECONDS = 2.5
 
@@ -39,18 +41,17 @@ def run(module: Module, context: Context) -> Module:
     sizes = sizes_of_functions(module, context.sizes)
     builder = ModuleBuilder(module)
     works = [_work(module, f, sizes, context) for f in found]
-    # the largest first: what takes longer than its share is missing at the end
-    works.sort(key=lambda w: -w.share)
+    shares = {key: gain**0.5 for key, gain in _gains(works, context).items()}
+    # what may gain most comes first: what takes longer than its share is missing at the end
+    works.sort(key=lambda w: -shares[w.key])
     # equal ones are one piece of work
-    budgets = _budgets({w.key: w.share for w in works}, context.seconds_left)
+    budgets = _budgets({w.key: shares[w.key] for w in works}, context.seconds_left)
     kernels: dict[Any, str | None] = {}
     for k, w in enumerate(works):
         if w.key not in kernels:
             start = time.perf_counter()
             context.say(Step("subprograms", w.function.name, k, len(found)))
-            names = w.lax.program.input_names
-            constants = [names[i] for i in w.constants]
-            kernel, outcome = context.superoptimizer(w.lax.program, w.anchors, constants, budgets[w.key])
+            kernel, outcome = context.superoptimizer(w.lax.program, w.anchors, w.constants, budgets[w.key])
             spent = time.perf_counter() - start
             if kernel is None:
                 kernels[w.key] = None
@@ -76,14 +77,13 @@ def left(function: Function) -> Function:
 
 @dataclass(frozen=True)
 class _Work:
-    """A subprogram to search: `key` is equal for equal ones, `share` its part of the budget."""
+    """A subprogram to search, with the names of its constant inputs: `key` is equal for equal ones."""
 
     function: Function
     lax: LaxProgram
     anchors: list[Sizes]
-    constants: tuple[int, ...]
+    constants: list[str]
     key: Any
-    share: float
 
 
 def _work(module: Module, function: Function, sizes: Mapping[str, list[dict[str, int]]], context: Context) -> _Work:
@@ -91,9 +91,27 @@ def _work(module: Module, function: Function, sizes: Mapping[str, list[dict[str,
     constants = _constants(module, function, context)
     anchors = _anchors(lax, sizes.get(function.name, []))
     key = (lax.program.nameless(), constants, tuple(tuple(a.items()) for a in anchors))
-    costs = [program_cost(lax.axes, a) for a in anchors]
-    share = sum(_LEAST_BYTES + moved + flops / _FLOPS_PER_BYTE for moved, flops in costs) ** 0.5
-    return _Work(function, lax, anchors, constants, key, share or 1.0)
+    names = lax.program.input_names
+    return _Work(function, lax, anchors, [names[i] for i in constants], key)
+
+
+def _gains(works: Sequence[_Work], context: Context) -> dict[Any, float]:
+    """By how many seconds calls of each subprogram may become faster, by its key: measured where there is time, which those of
+    many operators have first, as libraries do single ones well; else a part of what they take as modelled.
+    """
+    gains = {w.key: _modelled(w) for w in works}
+    stop = time.perf_counter() + _PROMISE_SHARE * context.seconds_left
+    if context.promise is not None and len(gains) > 1 and context.seconds_left > _LEAST_SECONDS:
+        firsts = {w.key: w for w in reversed(works)}
+        for w in sorted(firsts.values(), key=lambda w: -len(w.lax.program.nodes)):
+            if time.perf_counter() < stop:
+                gains[w.key] = context.promise(w.lax.program, w.anchors, w.constants)
+    return gains
+
+
+def _modelled(w: _Work) -> float:
+    costs = [program_cost(w.lax.axes, at) for at in w.anchors]
+    return sum(_LEAST_BYTES + moved + flops / _FLOPS_PER_BYTE for moved, flops in costs) / _BYTES_PER_SECOND or 1.0
 
 
 def _budgets(shares: Mapping[Any, float], seconds: float) -> dict[Any, float]:

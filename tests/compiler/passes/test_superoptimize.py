@@ -107,3 +107,28 @@ def main(x: float32[n, 64]):
 """
     _, asked, _ = searched(text, [{"n": size}])
     assert asked.sizes == [[{"n": 1}]]
+
+
+def test_what_may_gain_most_comes_first() -> None:
+    module = parse_module(DECODER)
+    asked, told = Asked(), list[Program]()
+
+    def promise(program: Program, sizes: Sequence[Sizes], constants: Sequence[str]) -> float:
+        told.append(program)
+        return 1.0 if len(program.input_names) == 3 else 0.01
+
+    context = Context(sizes=({"b": 2, "s": 16},), superoptimizer=asked, promise=promise, deadline=time.perf_counter() + 1000)
+    superoptimize.run(partition.run(module, context), context)
+    assert sorted(p.name for p in told) == sorted(p.name for p in asked.programs)
+    # those of many operators are measured first
+    assert len(told[0].nodes) == max(len(p.nodes) for p in told)
+    assert [len(p.input_names) == 3 for p in asked.programs] == sorted([len(p.input_names) == 3 for p in told], reverse=True)
+    assert max(asked.budgets) == pytest.approx(10 * min(asked.budgets))
+
+
+def test_without_time_nothing_is_measured() -> None:
+    context = Context(
+        sizes=({"b": 2, "s": 16},), superoptimizer=Asked(), promise=lambda *_: pytest.fail("takes time"),
+        deadline=time.perf_counter() + superoptimize._LEAST_SECONDS,
+    )  # fmt: skip
+    superoptimize.run(partition.run(parse_module(DECODER), context), context)
