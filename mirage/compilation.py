@@ -217,6 +217,8 @@ class _Race:
     search: Searches
     without: Collection[str]
     budget: float
+    #: the largest integer in arguments: 1, so that rows which an integer chooses are some of all, where the program takes that
+    integer: int = 1
 
     def fastest(
         self, finished: Callable[[Module, Context], Executable], prepared: Module, unsearched: Context
@@ -262,14 +264,16 @@ class _Race:
 
     def _seconds(self, plain: Executable) -> float:
         """How long the race takes, of which this is the form without a search; 0 where that cannot be tried."""
-        try:
-            return min(PROGRAM_CALLS * sum(first_calls(plain, self._trials(plain))), PROGRAM_SHARE * self.budget)
-        except Exception:
-            # arguments of the right types may have values that the program refuses
-            return 0.0
-        finally:
-            plain.forget()
-            plain.release()
+        for self.integer in (1, 0):
+            try:
+                return min(PROGRAM_CALLS * sum(first_calls(plain, self._trials(plain))), PROGRAM_SHARE * self.budget)
+            except Exception:
+                # arguments of the right types may have values that the program refuses
+                continue
+            finally:
+                plain.forget()
+                plain.release()
+        return 0.0
 
     def _fastest(self, forms: Mapping[str, Executable], seconds: float) -> str:
         """The name of the form that is measured to be the fastest: that without a search where there is no time to measure, the
@@ -280,7 +284,7 @@ class _Race:
     def _trials(self, executable: Executable) -> list[list[Any]]:
         """Arguments at each set of sizes; none where calls have effects on more than these, or where types do not tell them."""
         called = {i.function for f in executable.program for i in f.code if isinstance(i, CallPacked)}
-        return (trial_sets(self.main, self.context.sizes) or []) if called <= EFFECTS.keys() else []
+        return (trial_sets(self.main, self.context.sizes, self.integer) or []) if called <= EFFECTS.keys() else []
 
     def _kept(self, executable: Executable) -> Executable:
         """The executable, whose kernels are kept for the next compilation."""

@@ -20,11 +20,11 @@ MEMORY_SHARE = 1 / 8
 
 
 def trial_arguments(
-    function: Function, sizes: Mapping[str, int], others: Sequence[Any] | None = None
+    function: Function, sizes: Mapping[str, int], most: int = 0, others: Sequence[Any] | None = None
 ) -> list[Any] | None:
     """Arguments of the function's types at these sizes (dim symbol -> elements), the same every time: normal numbers, integers
-    that are 0, so that they are indices of whatever is not empty, and masks that leave nothing out. Tensors of fixed shapes are
-    those of `others`, if there are any: weights take long to draw.
+    from 0 to `most`, which are indices of whatever has more elements than that, and masks that leave nothing out. Tensors of
+    fixed shapes are those of `others`, if there are any: weights take long to draw.
 
     None where the type of a parameter does not say enough, or the memory has no room for them.
     """
@@ -33,14 +33,15 @@ def trial_arguments(
     if not all(map(_is_complete, annotations)) or sum(_bytes(a, sizes) for a in annotations) > MEMORY_SHARE * memory_bytes():
         return None
     kept = others or [None] * len(annotations)
-    return [_argument(a, sizes, rng) if old is None or symbols_in(a) else old for a, old in zip(annotations, kept, strict=True)]
+    pairs = zip(annotations, kept, strict=True)
+    return [_argument(a, sizes, most, rng) if old is None or symbols_in(a) else old for a, old in pairs]
 
 
-def trial_sets(function: Function, sizes: Sequence[Mapping[str, int]]) -> list[list[Any]] | None:
+def trial_sets(function: Function, sizes: Sequence[Mapping[str, int]], most: int = 0) -> list[list[Any]] | None:
     """Trial arguments at each of these sizes; None where there are none at some."""
     found: list[list[Any]] = []
     for at in sizes:
-        arguments = trial_arguments(function, at, found[0] if found else None)
+        arguments = trial_arguments(function, at, most, found[0] if found else None)
         if arguments is None:
             return None
         found.append(arguments)
@@ -58,16 +59,18 @@ def _is_complete(annotation: Annotation) -> bool:
     return False
 
 
-def _argument(annotation: Annotation, sizes: Mapping[str, int], rng: np.random.Generator) -> Any:
+def _argument(annotation: Annotation, sizes: Mapping[str, int], most: int, rng: np.random.Generator) -> Any:
     match annotation:
         case TensorType(dtype=dtype) if dtype in DTYPES:
             return random_input(annotation, sizes, rng)
         case TensorType(dtype=dtype):
-            return np.full(annotation.bind(sizes), dtype == "bool", ELEMENTS[dtype])
+            if dtype == "bool":
+                return np.ones(annotation.bind(sizes), np.bool_)
+            return rng.integers(0, most, annotation.bind(sizes), endpoint=True).astype(ELEMENTS[dtype])
         case ShapeType(dims=dims):
             return tuple(evaluate(d, sizes) for d in dims or () if d is not None)
         case TupleType(fields=fields):
-            return tuple(_argument(f, sizes, rng) for f in fields)
+            return tuple(_argument(f, sizes, most, rng) for f in fields)
     raise AssertionError(annotation)
 
 

@@ -207,6 +207,24 @@ def test_the_fastest_form_of_a_program_runs(wanted: str, monkeypatch: pytest.Mon
     assert "superoptimize" in executable.facts.seconds
 
 
+@pytest.mark.parametrize("rows", [2, 1])
+def test_a_program_is_tried_with_rows_that_integers_choose(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some are 0 and some are 1, but where the program refuses 1."""
+    limit_tuning(monkeypatch.setattr)
+    chosen: list[set[int]] = []
+
+    def judge(forms: Mapping[str, mi.Executable], arguments: Any, *_: Any, **__: Any) -> str:
+        if "full" in forms:
+            chosen.extend(set(i.tolist()) for _, i, _ in arguments)
+            assert all(len(form(*given)) == len(given[1]) for form in forms.values() for given in arguments)
+        return "full" if "full" in forms else "found"
+
+    races_by(judge, monkeypatch.setattr)
+    specs = {"x": mi.tensor(rows, 8), "i": mi.tensor("n", dtype="int64"), "w": mi.tensor(8, 8)}
+    mi.compile(lambda x, i, w: mi.softmax(mi.take(x, i, axis=0) @ w), specs, budget=BUDGET, cache=False)
+    assert chosen == [{0, 1} if rows == 2 else {0}]
+
+
 def test_a_program_whose_calls_have_effects_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     limit_tuning(monkeypatch.setattr)
     judge = Judge("found")

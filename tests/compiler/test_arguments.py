@@ -9,7 +9,7 @@ import pytest
 
 import mirage as mi
 from mirage.compiler import arguments
-from mirage.compiler.arguments import trial_arguments
+from mirage.compiler.arguments import trial_arguments, trial_sets
 from mirage.ir.graph.nodes import Function
 
 SPECS = {
@@ -41,8 +41,23 @@ def test_a_program_runs_with_them() -> None:
 
 
 def test_they_are_the_same_every_time() -> None:
-    first, second = (trial_arguments(main(SPECS), SIZES) for _ in range(2))
-    assert first is not None and second is not None and np.array_equal(first[0], second[0])
+    first, second = (trial_arguments(main(SPECS), SIZES, 1) for _ in range(2))
+    assert first is not None and second is not None
+    assert all(np.array_equal(a, b) for a, b in zip(first[:3], second[:3], strict=True))
+
+
+def test_integers_up_to_a_number() -> None:
+    labels = main({"x": mi.tensor("n", 4), "i": mi.tensor("n", dtype="int32")}, lambda x, i: mi.take(x, i, axis=0))
+    found = trial_arguments(labels, {"n": 64}, 1)
+    assert found is not None and found[1].dtype == np.int32 and sorted(set(found[1].tolist())) == [0, 1]
+
+
+def test_what_has_a_fixed_shape_is_drawn_once() -> None:
+    weights = main({"x": mi.tensor("n", 4), "w": mi.tensor(4, 4)}, lambda x, w: x @ w)
+    found = trial_sets(weights, [{"n": 2}, {"n": 3}])
+    assert found is not None
+    (x, w), (y, v) = found
+    assert w is v and x.shape == (2, 4) and y.shape == (3, 4)
 
 
 @pytest.mark.parametrize("unknown", [mi.tensor(None, 4), mi.tensor(...), mi.shape(None)])
