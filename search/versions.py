@@ -59,8 +59,8 @@ CLOSE, FIRST_RIVALS, RIVALS = 1.2, 6, 4
 FAR, TRIES = 4.0, 3
 #: calls of the best version, and of the library's, that the time at a point has to suffice for
 CALLS, LIBRARY_CALLS = 60, 8
-#: and calls of the library's that the time for given sizes has to suffice for
-CALLS_GIVEN = 4
+#: and calls of the library's that the time for given sizes has to suffice for, and where it does not, for their visit
+CALLS_GIVEN, CALLS_VISIT = 4, 3
 #: operations of the program up to which results at a point are compared with float64
 EXACT_FLOPS = 1e7
 #: points between those that differ in their best versions
@@ -198,11 +198,13 @@ class VersionTuner:
             return tuned, fastest(tuned, self.anchors[0])
         self._arrive(self.first, tuned)
         ended = self.first.ended
+        slow: list[Sizes] = []
         try:
             for sizes in self.anchors[1:]:
                 # the time that others did not need, too
                 self.share = GIVEN_SHARE * self.left() / (len(self.anchors) - self.tuned)
                 if CALLS_GIVEN * self._call_seconds(tuned, sizes) > self.share:
+                    slow.append(sizes)
                     continue
                 tuner = self._tuner(sizes, time.perf_counter())
                 tuner.trials.share(self.first.trials)
@@ -212,12 +214,17 @@ class VersionTuner:
                 if ended == INTERRUPTED:
                     break
             else:
+                for i, sizes in enumerate(slow):
+                    # what runs there is what was measured there, if only a few times
+                    left = self.left() / (len(slow) - i)
+                    if CALLS_VISIT * self._call_seconds(tuned, sizes) <= left:
+                        self._visit(sizes, left / 2)
                 self._explore(tuned)
         except KeyboardInterrupt:
             ended = INTERRUPTED
         if ended == INTERRUPTED:
             return self._conclude(tuned, ended)
-        missed = len(self.anchors) - self.tuned
+        missed = sum(all(v.sizes != sizes for v in self.visits) for sizes in self.anchors)
         self.cutoffs.add(f"of {len(self.anchors)} given sizes not measured", missed)
         self.cutoffs.add(f"of {self.planned} further sizes not measured", self.skipped)
         if missed or self.skipped:

@@ -189,6 +189,14 @@ def test_given_sizes_without_time_are_told(monkeypatch: pytest.MonkeyPatch) -> N
     assert list(itertools.islice(decision.points[0].sizes.items(), 1)) == [("b", 5)]
 
 
+def test_given_sizes_where_little_time_is_left_are_visited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no share of the time that four calls of the library need, but the rest suffices for three."""
+    monkeypatch.setattr(versions, "GIVEN_SHARE", 0.1)
+    _, result, decision = tuned(monkeypatch, 20.0, 2, 0.1, 0.02, 0.1)
+    assert "given sizes not measured" not in result.stop_reason
+    assert [p.sizes for p in decision.points[:2]] == [{"b": 5}, {"b": 40}]
+
+
 def test_no_compiler_is_started_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds, result, _ = tuned(monkeypatch, 0.1, 1, 0.01, 0.005, 0.45)
     assert result.compiled == 0 and seconds < 0.15
