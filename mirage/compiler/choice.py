@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from mirage.compiler.build import COMPLETION, PREPARATION, built, passed
 from mirage.compiler.constraints.bounds import from_bounds
@@ -19,7 +19,7 @@ from mirage.ir.graph.builder import ModuleBuilder
 from mirage.ir.graph.nodes import Kernel
 from mirage.ir.graph.programs import module_of
 from mirage.ir.program import Program
-from mirage.kernels.profile import interleave, score, settle, wall_ns
+from mirage.kernels.profile import Timing, interleave, score, settle, wall_ns
 from mirage.runtime.executable import Executable
 
 #: the form of a program of library calls and fused kernels, made without a search
@@ -49,8 +49,22 @@ def fastest(
         for form in forms.values():
             form.forget()
             form.release()
-    allowed = [name for name, found in ratios.items() if max(found) <= EQUAL]
-    return min(allowed, key=lambda name: math.prod(ratios[name])) if allowed else otherwise
+    allowed = [name for name, found in ratios.items() if max(r.least for r in found) <= EQUAL]
+    return min(allowed, key=lambda name: math.prod(r.score for r in ratios[name])) if allowed else otherwise
+
+
+class _Ratio(NamedTuple):
+    """How long a form takes, times as long as `PLAIN`: as kernels are compared, and by the least time of each, if that speaks
+    more for it. On a busy machine the median of few calls is that of whatever ran beside them.
+    """
+
+    score: float
+    least: float
+
+    @classmethod
+    def of(cls, form: Timing, plain: Timing) -> _Ratio:
+        scores = score(form) / score(plain)
+        return cls(scores, min(scores, form.min_us / plain.min_us))
 
 
 def first_calls(form: Executable, arguments: Sequence[Sequence[Any]]) -> list[float]:
@@ -60,19 +74,19 @@ def first_calls(form: Executable, arguments: Sequence[Sequence[Any]]) -> list[fl
 
 def _ratios(
     forms: Mapping[str, Executable], arguments: Sequence[Sequence[Any]], seconds: float
-) -> dict[str, list[float]]:
+) -> dict[str, list[_Ratio]]:
     """How long each form takes for each set of arguments, times as long as `PLAIN`; empty where there is no time."""
     took = first_calls(forms[PLAIN], arguments)
     if CALLS * len(forms) * sum(took) > seconds:
         return {}
-    ratios: dict[str, list[float]] = {name: [] for name in forms}
+    ratios: dict[str, list[_Ratio]] = {name: [] for name in forms}
     for given, first in zip(arguments, took, strict=True):
         runs = {name: _Turns(partial(form, *given)) for name, form in forms.items()}
         # half of the time is for all alike, half goes to those of long calls; the least rounds take up to twice as long
         share = (1 / len(arguments) + first / sum(took)) / 2
         timings = interleave(runs, seconds=share * seconds / 2, min_runs=ROUNDS, measure=_Turns.nanoseconds, clear=True)
         for name, t in timings.items():
-            ratios[name].append(score(t) / score(timings[PLAIN]))
+            ratios[name].append(_Ratio.of(t, timings[PLAIN]))
     return ratios
 
 

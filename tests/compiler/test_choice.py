@@ -25,13 +25,15 @@ def forms() -> dict[str, Executable]:
     return {name: form_of(PROGRAM, k, SIZES, ("w",), CpuKernels()) for name, k in (("found", kernel), (PLAIN, None))}
 
 
-def choose(monkeypatch: pytest.MonkeyPatch, us: Callable[[str, int], float]) -> str:
-    """The choice between two forms that take so long for so many rows, both of which run."""
+def choose(
+    monkeypatch: pytest.MonkeyPatch, us: Callable[[str, int], float], median: Callable[[str, int], float] | None = None
+) -> str:
+    """The choice between two forms that take so long for so many rows at least, and in the median, both of which run."""
 
     def interleave(runs: Mapping[str, Any], **_: Any) -> dict[str, Timing]:
         rows = {run._run.args[0].shape[0] for run in runs.values()}
         assert len(rows) == 1 and all(run.nanoseconds() > 0 for run in runs.values())
-        return {name: Timing(t, t, 1) for name in runs for t in (us(name, *rows),)}
+        return {name: Timing(us(name, *rows), (median or us)(name, *rows), 1) for name in runs}
 
     monkeypatch.setattr(choice, "interleave", interleave)
     return fastest(forms(), [arrays(PROGRAM, sizes) for sizes in SIZES], 1e9, "neither")
@@ -49,6 +51,15 @@ def test_what_is_slower_at_some_sizes_is_not_chosen(monkeypatch: pytest.MonkeyPa
     # measurements of the same differ by as much
     times["found", 16] = 101.0
     assert choose(monkeypatch, lambda name, rows: times[name, rows]) == "found"
+
+
+def test_a_median_that_was_disturbed_leaves_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    least = {("found", 1): 1.0, (PLAIN, 1): 9.0, ("found", 16): 99.0, (PLAIN, 16): 100.0}
+    slow = {**least, ("found", 16): 300.0}
+    assert choose(monkeypatch, lambda name, rows: least[name, rows], lambda name, rows: slow[name, rows]) == "found"
+    # but it counts where everything is compared
+    slow["found", 16] = 30_000.0
+    assert choose(monkeypatch, lambda name, rows: least[name, rows], lambda name, rows: slow[name, rows]) == PLAIN
 
 
 def test_without_time_for_a_race_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
