@@ -158,7 +158,7 @@ class VersionTuner:
     def _tuner(self, sizes: Sizes, start: float) -> Tuner:
         """What tunes at given sizes, in their share of the time since `start`."""
         _, flops = program_cost(self.axis_program, sizes)
-        inputs = self._inputs(sizes)
+        inputs = self.arguments(sizes)
         stop = min(start + self.share, self.deadline)
         return Tuner(
             self.program, sizes, self.target, self.baselines, flops=flops, budget=max(stop - time.perf_counter(), LEAST),
@@ -172,8 +172,8 @@ class VersionTuner:
         tuned = Tuned(tuner.told(tuner.ready, source), library, tuner.compiled, [], OUT_OF_TIME)
         self.keep(tuned, fastest(tuned, tuner.sizes))
 
-    def _inputs(self, sizes: Sizes) -> list[np.ndarray]:
-        """Arguments; those that are as large at another point are the same arrays."""
+    def arguments(self, sizes: Mapping[str, int]) -> list[np.ndarray]:
+        """Arguments at some sizes; those that are as large at another point are the same arrays."""
         found = []
         for i, t in enumerate(self.program.input_types):
             key = i, t.bind(sizes)
@@ -295,7 +295,7 @@ class VersionTuner:
     def _visit(self, sizes: Sizes, seconds: float) -> None:
         """Race what there is at these sizes; compile the best graphs for them, and race those too."""
         stop = time.perf_counter() + seconds
-        inputs = self._inputs(sizes)
+        inputs = self.arguments(sizes)
         at = ", ".join(f"{s}={n}" for s, n in sizes.items())
         _, flops = program_cost(self.axis_program, sizes)
         if flops <= EXACT_FLOPS and trial_seconds(self.program, sizes, flops) <= EXACT_SHARE * seconds:

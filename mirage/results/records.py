@@ -174,9 +174,11 @@ class DecisionRecord:
             w, kernels = next(made)
             if isinstance(kernels, MirageError):
                 raise kernels
+            # what was tried of the graph was at its own sizes
+            graph = candidates[v.graph]
             c = replace(
-                candidates[v.graph], schedule=w.schedule, sizes=v.sizes, timing=v.timing, accuracy=v.accuracy,
-                make=kernels.make,
+                graph, schedule=w.schedule, sizes=v.sizes, timing=v.timing, accuracy=v.accuracy, make=kernels.make,
+                tried=graph.tried if dict(graph.sizes) == dict(v.sizes) else (),
             )  # fmt: skip
             versions.append(Version(v.kind, timing, c, kernels.limits))
         return Decision(tuple(versions), self.tree, self.points, self.measured_on)
