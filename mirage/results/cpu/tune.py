@@ -148,7 +148,7 @@ class Session:
         spent = work.elapsed() if answer.interrupted else max(work.elapsed(), deadline)
         self._before = Before.of(answer.decision, answer.baselines)
         if self.memory is not None:
-            self._keep(replace(tuned, candidates=answer.graphs), answer.decision, spent)
+            self._keep(replace(tuned, candidates=list(answer.graphs)), answer.decision, spent)
             self._keep_graphs(spent)
         work.save()
         # with what was measured, which the next call does not measure again
@@ -237,8 +237,6 @@ def superoptimize(request: Request) -> Superoptimized:
     """
     machine, memory, axis_program = request.target, request.memory, request.verifier.axis_program
     assert isinstance(machine, CpuTarget)
-    prepare(axis_program.dtype, products=any(n.op == "matmul" for n in axis_program.nodes))
-
     kept: Kept[KeptDecision] | None = None
 
     def session(request: Request) -> Session:
@@ -268,6 +266,7 @@ def superoptimize(request: Request) -> Superoptimized:
         return recalled
 
     def search(waited: float) -> Superoptimized:
+        prepare(axis_program.dtype, products=any(n.op == "matmul" for n in axis_program.nodes))
         # what was waited for took these seconds, which are not spent twice
         since = replace(request, begun=request.begun + waited)
         spent = kept.spent if kept is not None and kept.value.kernels and not request.more else 0.0
@@ -285,9 +284,9 @@ def _recalled(
     """The result that was kept, verified again; None, with a warning, where it is not of this program. `why` there is no more."""
     start = time.perf_counter()
     verifier, constants = request.verifier, request.constants
-    if (restored := kept.try_restored(verifier, machine, constants)) is None:
+    if (opened := kept.try_opened(verifier, machine, constants)) is None:
         return None
-    graphs, decision = restored
+    graphs, decision = opened
     return Superoptimized(
         program=verifier.program, verifier=verifier, anchors=[dict(a) for a in request.anchors], target=machine.machine,
         threads=machine.machine.cores, stats=kept.stats, candidates=kept.stats.candidates, constants=constants,
