@@ -44,8 +44,8 @@ BEST = 300.0
 RACE = 2.0
 #: what is superoptimized, by name
 ALL = {**PROGRAMS, **LARGE}
-#: what a line of progress says once a kernel was measured, and once there is a graph
-KERNEL, GRAPH = "the fastest takes", " graphs"
+#: of the processes: bytecode is kept, as it is for users
+ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
 
 @dataclass(frozen=True)
@@ -68,24 +68,6 @@ class AnytimeRow:
     kind: str
 
 
-def child(name: str, budget: float, begun: float, result: Path) -> None:
-    """Superoptimize in this process, which began at `begun` (`time.time()`), save the result and print when what was there."""
-    seen: dict[str, float] = {}
-
-    def say(line: str) -> None:
-        for what in (GRAPH, KERNEL):
-            if what in line:
-                seen.setdefault(what, time.time() - begun)
-
-    # the deadline counts from the call on, after the import
-    superoptimize = mi.superoptimize
-    start = time.perf_counter()
-    found = superoptimize(ALL[name], budget=budget, progress=say)
-    seconds = time.perf_counter() - start
-    found.save(result)
-    print(json.dumps([seen.get(GRAPH), seen.get(KERNEL), seconds]))
-
-
 def measure(
     names: Sequence[str],
     budgets: Sequence[float] = BUDGETS,
@@ -97,6 +79,10 @@ def measure(
     with ExitStack() as stack:
         warm = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mirage-anytime-warm-")))
         _compile_shared(warm)
+        # a first process compiles modules to bytecode
+        (name, *_) = names or ALL
+        command = [sys.executable, "-m", "benchmarks.search.deadline", "0", f"{warm}/result.json", name, "1"]
+        subprocess.run(command, env={**ENVIRONMENT, "MIRAGE_CACHE_DIR": str(warm)}, stdout=subprocess.DEVNULL, check=True)
         for name in names or ALL:
             say(f"{name}: looking for the best version for {best_budget:g} s")
             best = mi.superoptimize(ALL[name], budget=best_budget)
@@ -129,15 +115,14 @@ def _row(name: str, budget: float, start: str, speed: float, best: mi.Superoptim
         cache.mkdir(mode=0o700)
         if start == "warm":
             subprocess.run(["cp", "-r", "--preserve=mode", f"{warm}/kernels", str(cache)], check=True)
-        command = [sys.executable, "-m", "benchmarks.search.anytime", "--child", f"{time.time()}", str(result), name]
-        command += ["--budgets", f"{budget}"]
+        command = [sys.executable, "-m", "benchmarks.search.deadline", f"{time.time()}", str(result), name, f"{budget}"]
         if speed < 1:
             slow = stack.enter_context(slow_machine.limited(command))
             if slow is None:
                 raise SystemExit(slow_machine.HELP)
             command = slow
         done = subprocess.run(
-            command, env={**os.environ, "MIRAGE_CACHE_DIR": str(cache)}, stdout=subprocess.PIPE, text=True, check=True
+            command, env={**ENVIRONMENT, "MIRAGE_CACHE_DIR": str(cache)}, stdout=subprocess.PIPE, text=True, check=True
         )
         graph, kernel, seconds = json.loads(done.stdout)
         found = mi.load(result)
@@ -179,12 +164,7 @@ def main(
     budgets: Annotated[list[float] | None, typer.Option(help="Seconds; several are all measured.")] = None,
     full_speed: Annotated[bool, typer.Option("--full-speed", help="Not also at a part of one processor.")] = False,
     best: Annotated[float, typer.Option(help="Seconds for the best version that is compared with.")] = BEST,
-    child_of: Annotated[tuple[float, Path] | None, typer.Option("--child", hidden=True)] = None,
 ) -> None:
-    if child_of is not None:
-        (name,), (budget,) = names or [], budgets or []
-        child(name, budget, *child_of)
-        return
     say = partial(print, file=sys.stderr, flush=True)
     emit(list(measure(names or [], budgets or BUDGETS, SPEEDS[:1] if full_speed else SPEEDS, best, say)), as_json, anytime_table)
 
