@@ -1,7 +1,8 @@
 """What a deadline gives: `python -m benchmarks.search.anytime [NAME ...] [--json]`.
 
 Every row is a superoptimization in a process of its own, with a results store of its own: "cold", where nothing is compiled yet,
-or "warm", where what all kernels share is, and at the speed of this machine or at a part of one processor.
+or "warm", where what all kernels share is, and there is a results store, and at the speed of this machine or at a part of one
+processor.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from benchmarks import slow_machine
 from benchmarks.large import LARGE
 from benchmarks.programs import PROGRAMS
 from benchmarks.tables import Table, emit
+from mirage.cache import ResultStore
 from mirage.cli_shared import AsJson
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.compile.shipped import library_source
@@ -80,9 +82,9 @@ def measure(
         warm = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mirage-anytime-warm-")))
         _compile_shared(warm)
         # a first process compiles modules to bytecode
-        (name, *_) = names or ALL
-        command = [sys.executable, "-m", "benchmarks.search.deadline", "0", f"{warm}/result.json", name, "1"]
-        subprocess.run(command, env={**ENVIRONMENT, "MIRAGE_CACHE_DIR": str(warm)}, stdout=subprocess.DEVNULL, check=True)
+        first = stack.enter_context(tempfile.TemporaryDirectory(prefix="mirage-anytime-first-"))
+        command = [sys.executable, "-m", "benchmarks.search.deadline", "0", f"{first}/result.json", next(iter(names or ALL)), "1"]
+        subprocess.run(command, env={**ENVIRONMENT, "MIRAGE_CACHE_DIR": first}, stdout=subprocess.DEVNULL, check=True)
         for name in names or ALL:
             say(f"{name}: looking for the best version for {best_budget:g} s")
             best = mi.superoptimize(ALL[name], budget=best_budget)
@@ -95,13 +97,14 @@ def measure(
 
 
 def _compile_shared(folder: Path) -> None:
-    """Compile what all kernels of an element type share, in this cache folder."""
+    """Compile what all kernels of an element type share, in this cache folder, and make an empty results store there."""
     before = os.environ.get("MIRAGE_CACHE_DIR")
     os.environ["MIRAGE_CACHE_DIR"] = str(folder)
     try:
         toolchain.compile("int warm;", name="warm", parts=product_parts("float32"))
         for name in LIBRARIES:
             toolchain.compile(library_source(name), name=name)
+        ResultStore()
     finally:
         if before is None:
             del os.environ["MIRAGE_CACHE_DIR"]
@@ -114,7 +117,7 @@ def _row(name: str, budget: float, start: str, speed: float, best: mi.Superoptim
         cache, result = Path(folder) / "cache", Path(folder) / "result.json"
         cache.mkdir(mode=0o700)
         if start == "warm":
-            subprocess.run(["cp", "-r", "--preserve=mode", f"{warm}/kernels", str(cache)], check=True)
+            subprocess.run(["cp", "-r", "--preserve=mode", f"{warm}/.", str(cache)], check=True)
         command = [sys.executable, "-m", "benchmarks.search.deadline", f"{time.time()}", str(result), name, f"{budget}"]
         if speed < 1:
             slow = stack.enter_context(slow_machine.limited(command))
