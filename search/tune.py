@@ -240,7 +240,8 @@ class Tuner:
             # the program's own operators, whatever time is left
             self._search(source)
         stale, size = 0, self.target.cores
-        pairs, waiting = explorer.leaders(size), []
+        # what is compiled now, what else of this wave then, and whether this was that
+        pairs, waiting, goes_on = explorer.leaders(size), [], False
         try:
             while waves > 0:
                 left = self.left() - reserve * bool(self.measured)
@@ -264,8 +265,9 @@ class Tuner:
                 work = [(explorer.candidates[i], s) for i, s in pairs]
                 built = self.compile(work, left, lambda: self._meanwhile(source))
                 self._learn(built)
-                stale = 0 if self.fastest_us < (1 - BETTER) * before else stale + 1
+                stale = 0 if self.fastest_us < (1 - BETTER) * before else stale + (not goes_on)
                 waves -= not waiting
+                goes_on = bool(waiting)
                 pairs, waiting, size = waiting, [], WAVE * self.target.cores
                 if self.fastest_us < before:
                     self.progress(self._so_far())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from mirage.errors import MirageError
 from mirage.kernels.decision import Split, Tree
 from mirage.kernels.duel import Duel
 from mirage.kernels.profile import Timing
@@ -128,6 +129,16 @@ def test_an_interrupt_ends_the_comparisons() -> None:
     assert compared(SMALL, version(FUSED), version(SEPARATE), True) is None
     assert compared.interrupted
     assert compared(SMALL, version(FUSED), version(SEPARATE), True) is None
+
+
+def test_what_cannot_be_made_here_gives_way() -> None:
+    before, after = one(FUSED), one(SEPARATE, 30.0)
+
+    def runner(v: Version) -> object:
+        raise MirageError("no compiler takes it")
+
+    found = succeed(before, after, [SMALL], Duels(60.0, runner, lambda _: []))
+    assert graph_at(found, SMALL) is SEPARATE.graph and found.versions[0].timing == Timing(30.0, 30.0, 3)
 
 
 def test_without_time_nothing_is_called() -> None:
