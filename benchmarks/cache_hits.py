@@ -90,7 +90,9 @@ def child(name: str, many: bool, modules: Path, measured: bool) -> None:
 def measure(runs: int, cases: Sequence[tuple[str, bool]] = CASES) -> Iterator[HitRow]:
     """A row per case."""
     with tempfile.TemporaryDirectory(prefix="mirage-hits-") as folder:
-        environment = {**os.environ, "MIRAGE_CACHE_DIR": folder, "MIRAGE_CACHE_URL": ""}
+        # bytecode is kept, as it is for users
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environment = {**kept, "MIRAGE_CACHE_DIR": folder, "MIRAGE_CACHE_URL": ""}
 
         def run(name: str, *more: str) -> list[float]:
             command = [sys.executable, "-m", "benchmarks.cache_hits", "--child", name, "--modules", f"{folder}/modules", *more]
