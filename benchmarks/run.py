@@ -18,6 +18,8 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks.cache_hits import hit_table
+from benchmarks.cache_hits import measure as measure_hits
 from benchmarks.compiler.race import as_data, sections
 from benchmarks.compiler.race import check as check_compiler
 from benchmarks.compiler.race import measure as measure_compiler
@@ -59,8 +61,9 @@ from mirage.kernels.cpu.model.limits import Limits
 
 #: seconds after which searches of the ablation and of the scaling are cut
 CUT = 30.0
-#: processes whose imports are timed; deadlines, and the seconds for the best version, of the comparison of deadlines
-IMPORTS = 7
+#: processes whose imports are timed, and those that recall a result; deadlines, and the seconds for the best version, of the
+#: comparison of deadlines
+IMPORTS, RECALLS = 7, 9
 ANYTIME_BUDGETS, ANYTIME_BEST = (2.0, 10.0), 60.0
 #: the program whose superoptimizations are killed
 KILLED = "qknorm_attention"
@@ -223,6 +226,11 @@ def _imports(run: _Run) -> None:
     run.page.write({"imports": import_table(imports).markdown()}, {"imports": as_rows(imports)})
 
 
+def _hits(run: _Run) -> None:
+    rows = list(measure_hits(RECALLS))
+    run.page.write({"hits": hit_table(rows).markdown()}, {"hits": as_rows(rows)})
+
+
 def _search(run: _Run) -> None:
     search = list(measure_searches(run.names, say=_say))
     tables = {"search": search_table(search).markdown(), "phases": phase_table(search).markdown()}
@@ -297,6 +305,7 @@ PARTS: Mapping[str, Callable[[_Run], None]] = {
     "quantized": _quantized,
     "masks": _masks,
     "imports": _imports,
+    "hits": _hits,
     "search": _search,
     "pruning": _pruning,
     "scaling": _scaling,

@@ -105,6 +105,19 @@ def interleave(
 
     Raises BudgetError if `seconds` is not positive.
     """
+    return race(fns, seconds, min_runs, spinning, apart, measure, clear).timings()
+
+
+def race(
+    fns: Mapping[str, Run],
+    seconds: float,
+    min_runs: int,
+    spinning: Collection[str],
+    apart: Collection[str],
+    measure: Callable[[Run], int],
+    clear: bool,
+) -> Field:
+    """What `interleave` measures, round by round."""
     if not seconds > 0:
         raise BudgetError(f"interleave: seconds={seconds!r}; give a positive number of seconds")
     for name, fn in fns.items():
@@ -116,7 +129,7 @@ def interleave(
         fn()
     times: dict[str, list[int]] = {name: [] for name in fns}
     least = dict.fromkeys(fns, math.inf)
-    field = _Field(times)
+    field = Field(times)
     shuffle = random.Random(0).shuffle
     rounds = 0
     order = list(fns)
@@ -133,7 +146,7 @@ def interleave(
         for name in order:
             elapsed = perf_counter_ns() - start
             if rounds and elapsed >= (limit if rounds >= min_runs else 2 * limit):
-                return field.timings()
+                return field
             fn = fns[name]
             calls = min(int(_TURN_NS / max(least[name], 1)), _TURN_CALLS) if mixed else 1
             if warm:
@@ -148,11 +161,11 @@ def interleave(
             look = math.ceil(rounds * _LOOKS)
             field.drop()
             if field.is_clear([name for name in field.left if least[name] <= _TOO_SLOW * best]):
-                return field.timings()
+                return field
         order = list(field.left)
         if rounds >= _TRIAL_ROUNDS and (rounds + 1) & rounds:
             order = [name for name in order if least[name] <= _TOO_SLOW * best]
-    return field.timings()
+    return field
 
 
 def _mixed(names: Collection[str], spinning: Collection[str]) -> bool:
@@ -160,7 +173,7 @@ def _mixed(names: Collection[str], spinning: Collection[str]) -> bool:
     return 0 < len(set(names) & set(spinning)) < len(set(names))
 
 
-class _Field:
+class Field:
     """The functions that are `left` in a race, the nanoseconds of all their calls, and of a call in each of their `turns`,
     by round.
     """

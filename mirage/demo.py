@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +17,16 @@ from rich.table import Table
 
 import mirage.api as api
 from mirage.drawing.show import show
-from mirage.errors import InputError
-from mirage.folders import save_file
+from mirage.errors import InputError, MirageError
+from mirage.folders import save_file, write_whole
 from mirage.frontends.attention import gqa_decode, qknorm_attention
 from mirage.frontends.spec import TensorFunction
+from mirage.ir.codec import decode, encode, read_json
 from mirage.kernels.profile import Timing, interleave
 from mirage.progress import bars
 from mirage.results.cpu.result import Superoptimized
 from mirage.search.accuracy import random_inputs
+from mirage.settings import cache_dir
 
 #: seconds that each comparison takes
 COMPARISON_S = 1.5
@@ -28,15 +35,31 @@ GROUP = 8
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """The timings of a result and of what a user would run instead, by name; when they were `measured` (UTC), and of `what`: the
+    version that ran, the libraries and the machine.
+    """
+
+    what: str
+    measured: str
+    timings: Mapping[str, Timing]
+
+
+@dataclass(frozen=True)
 class Shown:
-    """A program of the demonstration: its result, the file of its drawing if its best version is a graph, and the timings of the
-    result and of what a user would run instead, by name.
+    """A program of the demonstration: its result, the file of its drawing if its best version is a graph, and its comparison,
+    which may be of an `earlier` run.
     """
 
     function: TensorFunction
     result: Superoptimized
     drawing: Path | None
-    timings: Mapping[str, Timing]
+    comparison: Comparison
+    earlier: bool
+
+    @property
+    def timings(self) -> Mapping[str, Timing]:
+        return self.comparison.timings
 
     @property
     def median_us(self) -> dict[str, float]:
@@ -45,7 +68,8 @@ class Shown:
 
     def table(self) -> Table:
         """The latencies next to each other."""
-        table = Table(title=f"{self.function.name}, float32", title_justify="left")
+        when = f", measured by an earlier run at {self.comparison.measured} UTC" * self.earlier
+        table = Table(title=f"{self.function.name}, float32{when}", title_justify="left")
         for name in ("version", "min us", "median us", "mirage is faster by"):
             table.add_column(name, justify="left" if name == "version" else "right")
         mine = self.timings["mirage"]
@@ -67,7 +91,47 @@ def run_demo(err: Console, budget: float, drawings: Path) -> Iterator[Shown]:
         drawing = show(result.best).svg
         if drawing is not None:
             save_file(path, drawing)
-        yield Shown(function, result, path if drawing is not None else None, comparison(function, result))
+        what = _compared(result)
+        kept = _kept(function, what)
+        compared = kept or Comparison(what, f"{datetime.now(UTC):%Y-%m-%d %H:%M}", comparison(function, result))
+        if kept is None:
+            _keep(function, compared)
+        yield Shown(function, result, path if drawing is not None else None, compared, earlier=kept is not None)
+
+
+def _compared(result: Superoptimized) -> str:
+    """All that the figures of a comparison are of: another version, library or machine has others."""
+    best, libraries = result.best, {name: _version(name) for name in ("mirage-superoptimizer", "numpy", "torch")}
+    text = "\n".join(map(str, (best, best.graph, best.schedule, best.timing, libraries, result.target, result.threads)))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _file(function: TensorFunction) -> Path:
+    return cache_dir() / f"demo-{function.name}.json"
+
+
+def _keep(function: TensorFunction, compared: Comparison) -> None:
+    """Keep a comparison for the next run; where the folder cannot be written, that measures again."""
+    with suppress(OSError):
+        file = _file(function)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(file, json.dumps(encode(compared)))
+
+
+def _kept(function: TensorFunction, what: str) -> Comparison | None:
+    """The comparison of an earlier run, if it was of the same; None where there is none, or its file is damaged."""
+    try:
+        found = decode(Comparison, read_json(_file(function)), "comparison")
+    except MirageError:
+        return None
+    return found if found.what == what and "mirage" in found.timings else None
 
 
 def comparison(function: TensorFunction, result: Superoptimized) -> dict[str, Timing]:

@@ -7,7 +7,7 @@ proved equal, and useless for data far from zero; trials with such data, and at 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Annotated
@@ -168,15 +168,15 @@ def rounding(dtype: np.dtype, ulps: float) -> float:
 class Trials:
     """What the kernels of a program are compared with at some sizes: the trials `made` so far.
 
-    The `first` one is coarse: the inputs with the results of the library version. The others, the cheapest first, are at small
-    sizes, where rounding shows, and at the given ones in float64, unless the program has more than `MAX_FLOPS` operations there
-    (`flops`) or that is estimated to take more than `seconds`.
+    The `first` one is coarse: what `inputs` gives, with the results of the library version. The others, the cheapest first, are
+    at small sizes, where rounding shows, and at the given ones in float64, unless the program has more than `MAX_FLOPS`
+    operations there (`flops`) or that is estimated to take more than `seconds`.
     """
 
     def __init__(
         self,
         program: Program,
-        inputs: list[np.ndarray],
+        inputs: Callable[[], list[np.ndarray]],
         sizes: Mapping[str, int],
         flops: float,
         library: Runner,
@@ -184,12 +184,12 @@ class Trials:
         seconds: float = math.inf,
     ) -> None:
         self.made: list[Trial] = []
-        self._first = partial(Trial.beside, GIVEN, library, inputs, sizes)
+        self._first: Callable[[], Trial] = lambda: Trial.beside(GIVEN, library, inputs(), sizes)
         #: what each trial takes to make, and how it is made
         self._pending = _small_ones(program, sizes, flops, seed)
         exact = trial_seconds(program, sizes, flops)
         if flops <= MAX_FLOPS and exact <= seconds:
-            self._pending.append((exact, partial(Trial.of, GIVEN, program, inputs, sizes)))
+            self._pending.append((exact, partial(_exact, GIVEN, program, inputs, sizes)))
         self._pending.sort(key=lambda item: item[0])
 
     @staticmethod
@@ -261,6 +261,12 @@ def _small_ones(
     ]
 
 
+def _exact(
+    name: str, program: Program, inputs: Callable[[], list[np.ndarray]], sizes: Mapping[str, int]
+) -> Trial:
+    return Trial.of(name, program, inputs(), sizes)
+
+
 def _small(name: str, program: Program, sizes: Mapping[str, int], offset: float, seed: int) -> Trial:
     for k in range(REDRAWN):
         trial = Trial.of(name, program, random_inputs(program, sizes, seed + k, offset), sizes)
@@ -273,7 +279,7 @@ def accuracy_trials(
     program: Program, inputs: list[np.ndarray], sizes: Mapping[str, int], flops: float, library: Runner, seed: int
 ) -> list[Trial]:
     """All trials of `Trials`, that at the given sizes first: the coarse one only where there is none in float64."""
-    trials = Trials(program, inputs, sizes, flops, library, seed)
+    trials = Trials(program, lambda: inputs, sizes, flops, library, seed)
     while trials.needed < math.inf:
         trials.next()
     given = [t for t in trials.made if t.name == GIVEN] or [trials.first()]

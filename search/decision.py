@@ -90,7 +90,7 @@ class Decision:
     `measured_on` is the name of the device that their times are of, empty for the processor at hand and for a model's.
     """
 
-    versions: tuple[Version, ...]
+    versions: Sequence[Version]
     tree: Tree
     points: tuple[Point, ...]
     measured_on: str = ""

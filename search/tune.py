@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -35,7 +36,8 @@ from mirage.search.candidates import Candidate, Candidates, fewest_plain
 from mirage.search.explore import Explorer, Pair
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 
-#: kernels that are compiled at most; a wave of them per core, of which the first has one only, so that it is measured soon
+#: kernels that are compiled at most; a wave of them per core, of which the first has one only, and begins with one, so that it is
+#: measured soon
 MAX_KERNELS = 96
 WAVE = 2
 #: waves without a kernel that is faster by more than this share, after which all is tried that is worth it
@@ -52,8 +54,8 @@ FINALISTS, FINAL_GRAPHS = 6, 3
 FINAL_SECONDS, FINAL_SHARE = 2.0, 0.2
 #: share of that time that is kept for cold caches
 COLD_SHARE = 0.2
-#: seconds of a race at least
-RACE_LEAST = 0.05
+#: seconds of a race at least, and of what runs alone
+RACE_LEAST, ALONE_SECONDS = 0.05, 0.01
 #: times as long as the fastest, or the library, that a call takes which is not made again: those of a large program take seconds
 HOPELESS = 3.0
 #: rounds of the last measurement, where they fit, and seconds of a call that is made in any case
@@ -107,7 +109,7 @@ class Tuner:
         seed: int,
         progress: Callable[[str], None] = lambda _: None,
         measured_more: Callable[[Tuner], None] = lambda _: None,
-        inputs: list[np.ndarray] | None = None,
+        inputs: Callable[[], list[np.ndarray]] | None = None,
         trials: Trials | None = None,
         constants: Collection[str] = (),
         decides: bool = False,
@@ -137,7 +139,7 @@ class Tuner:
         self.calls: dict[int, float] = {}
         #: in how many of the trials each executable was compared, by their ids
         self._trials_of: dict[int, int] = {}
-        self.inputs = random_inputs(program, sizes, seed) if inputs is None else inputs
+        self._inputs = inputs or partial(random_inputs, program, sizes, seed)
         self.model = CostModel(machine_of(target), coefficients(target))
         self.explorer = Explorer(self.sizes, self.model, self.rejected, constants)
         #: what was left out
@@ -145,8 +147,13 @@ class Tuner:
         #: what was raced, with its latency in that race
         self.measured: dict[Pair, Candidate] = {}
         self.trials = trials or Trials(
-            program, self.inputs, self.sizes, flops, self._called_library, seed, EXACT_SHARE * budget
+            program, lambda: self.inputs, self.sizes, flops, self._called_library, seed, EXACT_SHARE * budget
         )
+
+    @cached_property
+    def inputs(self) -> list[np.ndarray]:
+        """The arguments of all calls, made while the first kernel is compiled: large ones take as long as that."""
+        return self._inputs()
 
     def _called_library(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
         """The results of the library version, whose time is taken."""
@@ -233,7 +240,8 @@ class Tuner:
             # the program's own operators, whatever time is left
             self._search(source)
         stale, size = 0, self.target.cores
-        pairs = explorer.leaders(size)
+        # what is compiled now, what else of this wave then, and whether this was that
+        pairs, waiting, goes_on = explorer.leaders(size), [], False
         try:
             while waves > 0:
                 left = self.left() - reserve * bool(self.measured)
@@ -242,6 +250,9 @@ class Tuner:
                     break
                 if not pairs and stale < PATIENCE and self.compiled < MAX_KERNELS:
                     pairs = explorer.wave(min(size, MAX_KERNELS - self.compiled))
+                    if not self.measured:
+                        # the first kernel is compiled alone: others would hold it up where cores are few
+                        pairs, waiting = pairs[:1], pairs[1:]
                 if not pairs:
                     # what is found is kept for others, even where no more is compiled
                     if source.done:
@@ -254,8 +265,10 @@ class Tuner:
                 work = [(explorer.candidates[i], s) for i, s in pairs]
                 built = self.compile(work, left, lambda: self._meanwhile(source))
                 self._learn(built)
-                stale = 0 if self.fastest_us < (1 - BETTER) * before else stale + 1
-                pairs, size, waves = [], WAVE * self.target.cores, waves - 1
+                stale = 0 if self.fastest_us < (1 - BETTER) * before else stale + (not goes_on)
+                waves -= not waiting
+                goes_on = bool(waiting)
+                pairs, waiting, size = waiting, [], WAVE * self.target.cores
                 if self.fastest_us < before:
                     self.progress(self._so_far())
                 if self.ready:
@@ -280,7 +293,11 @@ class Tuner:
         explorer = self.explorer
         leaders = sorted(self.measured, key=explorer.times.__getitem__)[:2]
         call = min([1e-6 * self.fastest_us, *self._first_calls(built).values()])
-        seconds = min(max(RACE_CALLS * call * (len(built) + len(leaders)), RACE_SECONDS), RACE_SHARE * self.budget)
+        rivals = len(built) + len(leaders)
+        seconds = min(max(RACE_CALLS * call * rivals, RACE_SECONDS), RACE_SHARE * self.budget)
+        if rivals == 1:
+            # it is measured again beside others
+            seconds = ALONE_SECONDS
         numbers = {id(c.graph): i for i, c in enumerate(explorer.candidates)}
         timed = self.race([*(self.measured[pair] for pair in leaders), *built], seconds)
         race = {(numbers[id(c.graph)], c.schedule): c for c in timed if c.schedule and c.timing}
@@ -471,7 +488,7 @@ class Tuner:
             self.cut = True
         elif racing:
             fns = {name: self.call(candidates[int(name)].executable) for name in racing}
-            seconds, spinning = max(seconds, RACE_LEAST), self.spinning(candidates)
+            seconds, spinning = max(seconds, RACE_LEAST if len(racing) > 1 else ALONE_SECONDS), self.spinning(candidates)
             timings |= interleave(fns, seconds=seconds, spinning=spinning, apart=apart)
         timed = [replace(c, timing=timings[str(i)]) for i, c in enumerate(candidates)]
         return sorted(timed, key=lambda c: score(c.timing) if c.timing else np.inf)

@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
@@ -135,10 +135,7 @@ class VersionTuner:
         #: whether there is only one point
         self.alone = not self.anchors[0]
         self.share = budget if self.alone else GIVEN_SHARE * budget / len(self.anchors)
-        #: arguments by input and shape
         self._masks = masks(program)
-        given = random_inputs(program, self.anchors[0], seed)
-        self._arrays: dict[tuple[int, tuple[int, ...]], np.ndarray] = {(i, a.shape): a for i, a in enumerate(given)}
         self.first = self._tuner(self.anchors[0], start)
         #: latencies at the first given sizes, of baselines and compiled candidates by name
         self.timings: dict[str, Timing] = {}
@@ -158,11 +155,11 @@ class VersionTuner:
     def _tuner(self, sizes: Sizes, start: float) -> Tuner:
         """What tunes at given sizes, in their share of the time since `start`."""
         _, flops = program_cost(self.axis_program, sizes)
-        inputs = self._inputs(sizes)
         stop = min(start + self.share, self.deadline)
         return Tuner(
             self.program, sizes, self.target, self.baselines, flops=flops, budget=max(stop - time.perf_counter(), LEAST),
-            seed=self.seed, progress=self.progress, inputs=inputs, constants=self.constants, decides=self.alone,
+            seed=self.seed, progress=self.progress, inputs=partial(self.arguments, sizes), constants=self.constants,
+            decides=self.alone,
             last=self.deadline,
         )  # fmt: skip
 
@@ -172,8 +169,14 @@ class VersionTuner:
         tuned = Tuned(tuner.told(tuner.ready, source), library, tuner.compiled, [], OUT_OF_TIME)
         self.keep(tuned, fastest(tuned, tuner.sizes))
 
-    def _inputs(self, sizes: Sizes) -> list[np.ndarray]:
-        """Arguments; those that are as large at another point are the same arrays."""
+    @cached_property
+    def _arrays(self) -> dict[tuple[int, tuple[int, ...]], np.ndarray]:
+        """Arguments by input and shape."""
+        given = random_inputs(self.program, self.anchors[0], self.seed)
+        return {(i, a.shape): a for i, a in enumerate(given)}
+
+    def arguments(self, sizes: Mapping[str, int]) -> list[np.ndarray]:
+        """Arguments at some sizes; those that are as large at another point are the same arrays."""
         found = []
         for i, t in enumerate(self.program.input_types):
             key = i, t.bind(sizes)
@@ -302,7 +305,7 @@ class VersionTuner:
     def _visit(self, sizes: Sizes, seconds: float) -> None:
         """Race what there is at these sizes; compile the best graphs for them, and race those too."""
         stop = time.perf_counter() + seconds
-        inputs = self._inputs(sizes)
+        inputs = self.arguments(sizes)
         at = ", ".join(f"{s}={n}" for s, n in sizes.items())
         _, flops = program_cost(self.axis_program, sizes)
         if flops <= EXACT_FLOPS and trial_seconds(self.program, sizes, flops) <= EXACT_SHARE * seconds:
@@ -311,7 +314,7 @@ class VersionTuner:
             trial = Trial.beside(at, self.baselines["library"], inputs, sizes)
         tuner = Tuner(
             self.program, sizes, self.target, self.baselines, flops=flops, budget=seconds, seed=self.seed,
-            inputs=inputs, trials=Trials.of([*self.first.trials.made, trial]), constants=self.constants,
+            inputs=lambda: inputs, trials=Trials.of([*self.first.trials.made, trial]), constants=self.constants,
         )  # fmt: skip
         visit = _Visit(sizes, trial)
         least = min(RACE_SECONDS, seconds / 3)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Set
+from pathlib import Path
 
 import pytest
 
 import mirage as mi
 from benchmarks.imports import PROCESSES, TRACE
+from mirage.cache import ResultStore
 
 #: what takes long to import, of others and of ours
 HEAVY = {
@@ -60,6 +62,16 @@ def test_what_the_first_kernel_does_not_need_is_not_imported() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True)
     assert ended.stdout.split() == []
+
+
+def test_what_a_store_without_the_answer_says_needs_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked, and leased, by SQLite alone: a first kernel waits for nothing else."""
+    monkeypatch.delenv("MIRAGE_CACHE_URL", raising=False)
+    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
+    ResultStore()
+    asked = "from mirage.cache import CallStore\ns, key = CallStore(), 64 * '0'\n"
+    asked += "assert s.recall(key) is None and not s.family(key)\nwith s.acquire(key): assert s.checksum(key) is None\n"
+    assert imported(asked) & {"sqlalchemy"} == set()
 
 
 def test_torch_is_imported_by_the_first_use_of_what_needs_it() -> None:

@@ -1,7 +1,8 @@
 """What a deadline gives: `python -m benchmarks.search.anytime [NAME ...] [--json]`.
 
 Every row is a superoptimization in a process of its own, with a results store of its own: "cold", where nothing is compiled yet,
-or "warm", where what all kernels share is, and at the speed of this machine or at a part of one processor.
+or "warm", where what all kernels share is, and there is a results store, and at the speed of this machine or at a part of one
+processor.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from benchmarks import slow_machine
 from benchmarks.large import LARGE
 from benchmarks.programs import PROGRAMS
 from benchmarks.tables import Table, emit
+from mirage.cache import ResultStore
 from mirage.cli_shared import AsJson
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.compile.shipped import library_source
@@ -44,8 +46,8 @@ BEST = 300.0
 RACE = 2.0
 #: what is superoptimized, by name
 ALL = {**PROGRAMS, **LARGE}
-#: what a line of progress says once a kernel was measured, and once there is a graph
-KERNEL, GRAPH = "the fastest takes", " graphs"
+#: of the processes: bytecode is kept, as it is for users
+ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
 
 @dataclass(frozen=True)
@@ -68,24 +70,6 @@ class AnytimeRow:
     kind: str
 
 
-def child(name: str, budget: float, begun: float, result: Path) -> None:
-    """Superoptimize in this process, which began at `begun` (`time.time()`), save the result and print when what was there."""
-    seen: dict[str, float] = {}
-
-    def say(line: str) -> None:
-        for what in (GRAPH, KERNEL):
-            if what in line:
-                seen.setdefault(what, time.time() - begun)
-
-    # the deadline counts from the call on, after the import
-    superoptimize = mi.superoptimize
-    start = time.perf_counter()
-    found = superoptimize(ALL[name], budget=budget, progress=say)
-    seconds = time.perf_counter() - start
-    found.save(result)
-    print(json.dumps([seen.get(GRAPH), seen.get(KERNEL), seconds]))
-
-
 def measure(
     names: Sequence[str],
     budgets: Sequence[float] = BUDGETS,
@@ -97,6 +81,10 @@ def measure(
     with ExitStack() as stack:
         warm = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mirage-anytime-warm-")))
         _compile_shared(warm)
+        # a first process compiles modules to bytecode
+        first = stack.enter_context(tempfile.TemporaryDirectory(prefix="mirage-anytime-first-"))
+        command = [sys.executable, "-m", "benchmarks.search.deadline", "0", f"{first}/result.json", next(iter(names or ALL)), "1"]
+        subprocess.run(command, env={**ENVIRONMENT, "MIRAGE_CACHE_DIR": first}, stdout=subprocess.DEVNULL, check=True)
         for name in names or ALL:
             say(f"{name}: looking for the best version for {best_budget:g} s")
             best = mi.superoptimize(ALL[name], budget=best_budget)
@@ -109,13 +97,14 @@ def measure(
 
 
 def _compile_shared(folder: Path) -> None:
-    """Compile what all kernels of an element type share, in this cache folder."""
+    """Compile what all kernels of an element type share, in this cache folder, and make an empty results store there."""
     before = os.environ.get("MIRAGE_CACHE_DIR")
     os.environ["MIRAGE_CACHE_DIR"] = str(folder)
     try:
         toolchain.compile("int warm;", name="warm", parts=product_parts("float32"))
         for name in LIBRARIES:
             toolchain.compile(library_source(name), name=name)
+        ResultStore()
     finally:
         if before is None:
             del os.environ["MIRAGE_CACHE_DIR"]
@@ -128,16 +117,15 @@ def _row(name: str, budget: float, start: str, speed: float, best: mi.Superoptim
         cache, result = Path(folder) / "cache", Path(folder) / "result.json"
         cache.mkdir(mode=0o700)
         if start == "warm":
-            subprocess.run(["cp", "-r", "--preserve=mode", f"{warm}/kernels", str(cache)], check=True)
-        command = [sys.executable, "-m", "benchmarks.search.anytime", "--child", f"{time.time()}", str(result), name]
-        command += ["--budgets", f"{budget}"]
+            subprocess.run(["cp", "-r", "--preserve=mode", f"{warm}/.", str(cache)], check=True)
+        command = [sys.executable, "-m", "benchmarks.search.deadline", f"{time.time()}", str(result), name, f"{budget}"]
         if speed < 1:
             slow = stack.enter_context(slow_machine.limited(command))
             if slow is None:
                 raise SystemExit(slow_machine.HELP)
             command = slow
         done = subprocess.run(
-            command, env={**os.environ, "MIRAGE_CACHE_DIR": str(cache)}, stdout=subprocess.PIPE, text=True, check=True
+            command, env={**ENVIRONMENT, "MIRAGE_CACHE_DIR": str(cache)}, stdout=subprocess.PIPE, text=True, check=True
         )
         graph, kernel, seconds = json.loads(done.stdout)
         found = mi.load(result)
@@ -179,12 +167,7 @@ def main(
     budgets: Annotated[list[float] | None, typer.Option(help="Seconds; several are all measured.")] = None,
     full_speed: Annotated[bool, typer.Option("--full-speed", help="Not also at a part of one processor.")] = False,
     best: Annotated[float, typer.Option(help="Seconds for the best version that is compared with.")] = BEST,
-    child_of: Annotated[tuple[float, Path] | None, typer.Option("--child", hidden=True)] = None,
 ) -> None:
-    if child_of is not None:
-        (name,), (budget,) = names or [], budgets or []
-        child(name, budget, *child_of)
-        return
     say = partial(print, file=sys.stderr, flush=True)
     emit(list(measure(names or [], budgets or BUDGETS, SPEEDS[:1] if full_speed else SPEEDS, best, say)), as_json, anytime_table)
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from mirage import settings
 from mirage.cache import uses
 from mirage.cache.engine import WRITE, clock, is_damage, make_engine
-from mirage.cache.leases import LEASE_S, Holder, is_alive
+from mirage.cache.leases import Holder, holder_of
 from mirage.cache.records import Record, RecordInfo
 from mirage.cache.schema import no_store, prepare
 from mirage.cache.tables import LEASES, RESULTS, USES
@@ -21,10 +21,6 @@ from mirage.errors import CacheError, DamagedCacheError
 
 _INFO = [RESULTS.c[name] for name in RecordInfo.__dataclass_fields__]
 _RECORD = [RESULTS.c[name] for name in Record.__dataclass_fields__]
-
-
-#: seconds that no lease lasts: a clock or a row is wrong
-FOREVER_S = 10 * LEASE_S
 
 
 class Database:
@@ -271,7 +267,4 @@ def _lease_of(connection: sa.Connection, key: str, lock: bool = False) -> Any:
 
 
 def _holder(row: Any, now: float) -> Holder | None:
-    # SQLite keeps values of any type
-    if row is None or not isinstance(row.expires, int | float) or not now < row.expires <= now + FOREVER_S:
-        return None
-    return Holder(row.owner, row.expires - now) if is_alive(row.owner) else None
+    return None if row is None else holder_of(row.owner, row.expires, now)

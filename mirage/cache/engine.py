@@ -10,13 +10,12 @@ import time
 from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-LOCK_TIMEOUT_S = 60
-"""How long a SQLite writer waits for another one."""
+from mirage.cache.sqlite import LOCK_TIMEOUT_S, set_up
+
 CONNECT_S = 5
 """How long a server may take to answer a new connection."""
 
@@ -36,7 +35,7 @@ def make_engine(url: sa.URL) -> sa.Engine:
     engine = sa.create_engine(
         url, hide_parameters=True, poolclass=NullPool, connect_args={"timeout": LOCK_TIMEOUT_S}
     )
-    sa.event.listen(engine, "connect", set_up_sqlite)
+    sa.event.listen(engine, "connect", set_up)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
 
@@ -92,30 +91,6 @@ def _is_sound(file: Path) -> bool:
             return bool(connection.execute("PRAGMA quick_check").fetchone() == ("ok",))
     except (sqlite3.DatabaseError, UnicodeDecodeError):
         return False
-
-
-def set_up_sqlite(connection: Any, _record: object) -> None:
-    """What every connection to SQLite begins with."""
-    # Damaged text must come out as text that fails its checksum, not as an error of the whole query.
-    connection.text_factory = lambda data: data.decode("utf-8", "replace")
-    # The driver's own BEGIN is deferred; ours (below) says at once whether it will write.
-    connection.isolation_level = None
-    # The write-ahead log lets readers and one writer work together, and survives a killed process.
-    _use_write_ahead_log(connection)
-    connection.execute("PRAGMA synchronous=NORMAL")
-
-
-def _use_write_ahead_log(connection: Any) -> None:
-    """Switch to the write-ahead log. SQLite does not wait where two connections to a new file do so at once: we do."""
-    deadline = time.monotonic() + LOCK_TIMEOUT_S
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as e:
-            if "locked" not in str(e) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

@@ -22,6 +22,8 @@ from mirage.errors import CacheError
 
 #: seconds until a lease expires that is not renewed, and between renewals: several may fail
 LEASE_S, BEAT_S = 20.0, 4.0
+#: seconds that no lease lasts: a clock or a row is wrong
+FOREVER_S = 10 * LEASE_S
 
 #: host, machine and process space, process id, when it began, which of its leases
 _OWNER = re.compile(r"([^\n]{0,256})\n([0-9a-f:\[\]a-z-]{0,128})\n([0-9]{1,10})\n([0-9]{0,20})\n[0-9a-f]{16}")
@@ -78,8 +80,16 @@ def _began(process: int) -> str | None:
         return None
 
 
+def holder_of(owner: object, expires: object, now: float) -> Holder | None:
+    """Who has the lease of a row; None where it is free, has expired, or its owner is known to be dead."""
+    # SQLite keeps values of any type
+    if not isinstance(owner, str) or not isinstance(expires, int | float) or not now < expires <= now + FOREVER_S:
+        return None
+    return Holder(owner, expires - now) if is_alive(owner) else None
+
+
 class LeaseTable(Protocol):
-    """Where leases are: `Database`."""
+    """Where leases are: `Database`, or the `StoreFile`."""
 
     def renew(self, key: str, owner: str, seconds: float) -> bool: ...
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from mirage.cache.tables import METADATA, RESULTS, REVISIONS, SCHEMA
+from mirage.cache.sqlite import REVISIONS
+from mirage.cache.tables import METADATA, RESULTS, SCHEMA
 from mirage.errors import CacheError, NewerCacheError
 
 MIGRATIONS = Path(__file__).parent / "migrations"

@@ -83,15 +83,9 @@ class ResultStore:
     def recall(self, key: str) -> Recalled | None:
         """As `get`, with the checksum by which `put` replaces the record."""
         _check_key(key)
-        record = self._database.find(key)
-        if record is None:
-            return None
-        try:
-            found = Recalled(record.content(), record.payload_sha256)
-        except ValueError as fault:
-            _warn(record, str(fault))
-            return None
-        self._database.reads.add(key)
+        found = recalled(self._database.find(key))
+        if found is not None:
+            self._database.reads.add(key)
         return found
 
     def record(self, key: str) -> Record | None:
@@ -164,12 +158,12 @@ class ResultStore:
         """Every record without its payload, by program, target, dtype and key; those that cannot be read are left out with a
         CorruptRecordWarning.
         """
-        return sorted(_sound(self._database.infos()), key=lambda r: (r.program, r.target, r.dtype, r.key))
+        return sorted(sound(self._database.infos()), key=lambda r: (r.program, r.target, r.dtype, r.key))
 
     def family(self, family: str) -> builtins.list[RecordInfo]:
         """The records that differ in their processors only, without payloads, as `list` has them."""
         _check_key(family)
-        return builtins.list(_sound(self._database.family(family)))
+        return builtins.list(sound(self._database.family(family)))
 
     def matching(self, prefix: str = "") -> builtins.list[str]:
         """The keys that begin with `prefix`, in order."""
@@ -187,7 +181,7 @@ class ResultStore:
 
     def sound_records(self) -> Iterator[Record]:
         """Every sound record, by key; others are left out with a CorruptRecordWarning."""
-        return _sound(self.records())
+        return sound(self.records())
 
     def export(self, path: str | Path) -> int:
         """Write every sound record to a file of JSON lines, whole or not at all; returns how many.
@@ -247,7 +241,18 @@ def _check_key(key: str) -> None:
         raise CacheError(f"{key!r} is not a cache key; keys are SHA-256 in lowercase hex")
 
 
-def _sound(records: Iterable[R]) -> Iterator[R]:
+def recalled(record: Record | None) -> Recalled | None:
+    """What a record holds; None without one, and, with a CorruptRecordWarning, where it is not sound."""
+    if record is None:
+        return None
+    try:
+        return Recalled(record.content(), record.payload_sha256)
+    except ValueError as fault:
+        _warn(record, str(fault))
+        return None
+
+
+def sound(records: Iterable[R]) -> Iterator[R]:
     """The sound ones of these records; a CorruptRecordWarning for each of the others."""
     for record in records:
         if fault := record.fault():

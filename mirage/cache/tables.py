@@ -15,8 +15,6 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 METADATA = sa.MetaData()
-#: the revisions of `migrations/`, oldest first; the last one is what is defined below
-REVISIONS = ("0001", "0002")
 
 RESULTS = sa.Table(
     "mirage_results",

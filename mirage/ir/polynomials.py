@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 import sympy
@@ -37,11 +38,24 @@ def divide(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr | None:
 
 def divide_term(t: sympy.Expr, b: sympy.Expr) -> sympy.Expr | None:
     """t / b for two monomials with coefficients, where that is one, too; else None."""
-    coefficient, monomial = (t / b).as_coeff_Mul()
-    if not coefficient.is_Integer:
+    # not t / b: where SymPy adds up exponents, it imports a fifth of itself first
+    (c, monomial), (d, divisor) = t.as_coeff_Mul(), b.as_coeff_Mul()
+    if c % d != 0:
         return None
-    powers = (f.as_base_exp()[1] for f in sympy.Mul.make_args(monomial))
-    return coefficient * monomial if all(p > 0 for p in powers) else None
+    powers = _powers(monomial)
+    for factor, p in _powers(divisor).items():
+        powers[factor] = powers.get(factor, 0) - p
+    return c // d * _product(powers) if all(p >= 0 for p in powers.values()) else None
+
+
+def _powers(monomial: sympy.Expr) -> dict[sympy.Expr, int]:
+    """The exponents of the factors of a monomial without a coefficient."""
+    pairs = (f.as_base_exp() for f in sympy.Mul.make_args(monomial) if f != 1)
+    return {base: int(p) for base, p in pairs}
+
+
+def _product(powers: Mapping[sympy.Expr, int]) -> sympy.Expr:
+    return sympy.Mul(*(x**p for x, p in powers.items()))
 
 
 def content(dim: sympy.Expr) -> int:
@@ -54,9 +68,9 @@ def common_monomial(*dims: sympy.Expr) -> sympy.Expr:
     common: dict[sympy.Expr, int] | None = None
     for dim in dims:
         for _, monomial in terms(dim):
-            powers = {f.as_base_exp()[0]: int(f.as_base_exp()[1]) for f in sympy.Mul.make_args(monomial) if f != 1}
+            powers = _powers(monomial)
             common = powers if common is None else {x: min(p, powers[x]) for x, p in common.items() if x in powers}
-    return sympy.Mul(*(x**p for x, p in (common or {}).items()))
+    return _product(common or {})
 
 
 def cancelled(a: sympy.Expr, b: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:

@@ -84,7 +84,7 @@ class Ranked(Result):
         return not self.decision.measured_on
 
     @property
-    def versions(self) -> tuple[Version, ...]:
+    def versions(self) -> Sequence[Version]:
         """The ways to run the program that `decision` decides among."""
         return self.decision.versions[: self.decision.used]
 

@@ -26,9 +26,10 @@ from mirage.kernels.decision import Sizes
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import Target
 from mirage.mugraph.rename import rename_mugraph, rename_schedule
+from mirage.results.lazy import LazySequence
 from mirage.results.records import Baselines, DecisionRecord, StoredGraphs, decision_record, known, rename_sizes
 from mirage.search.candidates import Candidate, Known, admitted
-from mirage.search.decision import UNMEASURED, Decision
+from mirage.search.decision import UNMEASURED, Decision, Version
 from mirage.search.jobs import was_cut
 from mirage.search.options import SearchOptions
 from mirage.search.stats import SearchStats
@@ -124,6 +125,16 @@ class KeptDecision:
         """How many of the versions are kernels."""
         return sum(v.graph is not None for v in self.decision.versions)
 
+    def check(self, symbols: Collection[str], target: Target) -> None:
+        """Raises as `DecisionRecord.check`; all graphs that it runs are read for it."""
+        self.decision.check(self.graphs, symbols, target)
+
+    def _candidate(self, place: int, verifier: Verifier) -> Candidate:
+        candidate = admitted(verifier, self.graphs[place], recalled=True)
+        if candidate is None:
+            raise FormatError("a graph in it does not compute this program")
+        return candidate
+
     def restored(
         self, verifier: Verifier, target: Target, constants: Collection[str]
     ) -> tuple[list[Candidate], Decision]:
@@ -132,24 +143,48 @@ class KeptDecision:
         Raises FormatError for a graph of another program, ScheduleError if a schedule packs other inputs than `constants`, and
         what `DecisionRecord.restored` raises.
         """
-        found: dict[int, Candidate] = {}
-        for place in {v.graph for v in self.decision.versions if v.graph is not None}:
-            candidate = admitted(verifier, self.graphs[place], recalled=True)
-            if candidate is None:
-                raise FormatError("a graph in it does not compute this program")
-            found[place] = candidate
-        decision = self.decision.restored(found, target, constants)
-        return [found[place] for place in sorted(found)], decision
+        self.check(verifier.program.symbols(), target)
+        places = sorted({v.graph for v in self.decision.versions if v.graph is not None})
+        found = {place: self._candidate(place, verifier) for place in places}
+        return list(found.values()), self.decision.restored(found, target, constants)
 
+    def opened(
+        self, verifier: Verifier, target: Target, constants: Collection[str]
+    ) -> tuple[Sequence[Candidate], Decision]:
+        """As `restored`, but that a version, with its graph, is read, verified and checked when it is first asked for, and what
+        is wrong with it is raised then. The one of the first sizes is asked for here.
+        """
+        record, symbols = self.decision, verifier.program.symbols()
+        places = sorted({v.graph for v in record.versions if v.graph is not None})
+        graphs = LazySequence(len(places), lambda i: self._candidate(places[i], verifier))
+
+        def version(number: int) -> Version:
+            v = record.versions[number]
+            v.check(self.graphs, symbols, target)
+            return v.restored(None if v.graph is None else graphs[places.index(v.graph)], target, constants)
+
+        decision = Decision(LazySequence(len(record.versions), version), record.tree, record.points, record.measured_on)
+        decision.at(record.points[0].sizes)
+        return graphs, decision
 
     def try_restored(
         self, verifier: Verifier, target: Target, constants: Collection[str]
     ) -> tuple[list[Candidate], Decision] | None:
         """As `restored`; None, with a warning, where the decision is not of this program or cannot be compiled."""
+        return self._tried(self.restored, verifier, target, constants)
+
+    def try_opened(
+        self, verifier: Verifier, target: Target, constants: Collection[str]
+    ) -> tuple[Sequence[Candidate], Decision] | None:
+        """As `opened`; None, with a warning, where the version of the first sizes is not of this program."""
+        return self._tried(self.opened, verifier, target, constants)
+
+    @staticmethod
+    def _tried(read: Callable[..., Found], *given: object) -> Found | None:
         try:
-            return self.restored(verifier, target, constants)
+            return read(*given)
         except MirageError as e:
-            warnings.warn(f"a record of the results store is not used: {e}", CorruptRecordWarning, stacklevel=4)
+            warnings.warn(f"a record of the results store is not used: {e}", CorruptRecordWarning, stacklevel=5)
             return None
 
 
@@ -282,9 +317,11 @@ class Memory:
         return None
 
     def read_choice(self, r: StoredChoice) -> KeptDecision:
-        """A choice as it is stored, in this program's names; raises FormatError, and ScheduleError, where it is none of it."""
+        """A choice as it is stored, in this program's names, none of whose graphs is read; raises FormatError, and ScheduleError,
+        where it is none of it.
+        """
         records = StoredGraphs.of_json(r.graphs, self._symbols())
-        r.decision.check(records, self._symbols(), self.target)
+        r.decision.check_form(len(records), self._symbols())
         decision = r.decision.renamed(self.names.renaming.inverse(), self.target)
         return KeptDecision(StoredGraphs(records, self._from_canonical), decision, dict(r.baselines), r.stats)
 

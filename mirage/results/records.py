@@ -15,8 +15,9 @@ from mirage.ir.canonical import Renaming
 from mirage.ir.codec import Index, Json, decode, encode
 from mirage.kernels.decision import Sizes, Tree, check_tree, leaves, rename
 from mirage.kernels.profile import Timing
-from mirage.kernels.target import Scheduled, Target
+from mirage.kernels.target import Made, Scheduled, Target
 from mirage.mugraph.schedule import Schedule
+from mirage.results.lazy import LazySequence
 from mirage.search.accuracy import Accuracy
 from mirage.search.candidates import Candidate, Known
 from mirage.search.decision import UNMEASURED, Decision, Kind, Point, Version
@@ -33,13 +34,11 @@ def known(c: Candidate) -> Known:
     return Known(c.graph, c.cost, c.schedule, c.sizes, c.timing, c.accuracy, c.tried)
 
 
-class StoredGraphs(Sequence[Known]):
+class StoredGraphs(LazySequence[Known]):
     """Graphs that `read` makes of the items of a list, of each when it is first asked for."""
 
     def __init__(self, items: Sequence[Any], read: Callable[[Any], Known]) -> None:
-        self._items = items
-        self._make = read
-        self._read: dict[int, Known] = {}
+        super().__init__(len(items), lambda i: read(items[i]))
 
     @staticmethod
     def of_json(items: Sequence[Any], symbols: Collection[str]) -> StoredGraphs:
@@ -53,16 +52,6 @@ class StoredGraphs(Sequence[Known]):
             return found
 
         return StoredGraphs(items, read)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            return [self[i] for i in range(*place.indices(len(self)))]
-        if place not in self._read:
-            self._read[place] = self._make(self._items[place])
-        return self._read[place]
 
 
 def check_sizes(sizes: Mapping[str, int], symbols: Collection[str]) -> None:
@@ -110,6 +99,35 @@ class VersionRecord:
     sizes: Sizes = field(default_factory=dict)
     accuracy: tuple[Accuracy, ...] = ()
 
+    def check(self, graphs: Sequence[Known], symbols: Collection[str], target: Target) -> None:
+        """Raises FormatError unless its sizes are those of dim symbols, ScheduleError where its schedule is not one of its
+        graph.
+        """
+        if self.graph is not None:
+            target.schedule_from_json(self.schedule).check(graphs[self.graph].graph)
+            check_sizes(self.sizes, symbols)
+
+    def restored(self, candidate: Candidate | None, target: Target, constants: Collection[str]) -> Version:
+        """The version, whose kernels are of the graph of `candidate`; raises as `DecisionRecord.restored`."""
+        timing = self.timing or UNMEASURED
+        if candidate is None:
+            return Version(self.kind, timing)
+        schedule = target.schedule_from_json(self.schedule)
+        (kernels,) = target.made([Scheduled(candidate.graph, candidate.maximum, schedule, self.sizes)], constants)
+        return self.with_kernels(candidate, schedule, kernels)
+
+    def with_kernels(self, candidate: Candidate, schedule: Any, kernels: Made | MirageError) -> Version:
+        """The version with what the target made of its graph and its schedule; raises what came of that instead."""
+        if isinstance(kernels, MirageError):
+            raise kernels
+        # what was tried of the graph was at its own sizes
+        tried = candidate.tried if dict(candidate.sizes) == dict(self.sizes) else ()
+        c = replace(
+            candidate, schedule=schedule, sizes=self.sizes, timing=self.timing, accuracy=self.accuracy, make=kernels.make,
+            tried=tried,
+        )  # fmt: skip
+        return Version(self.kind, self.timing or UNMEASURED, c, kernels.limits)
+
 
 @dataclass(frozen=True)
 class DecisionRecord:
@@ -137,16 +155,21 @@ class DecisionRecord:
         """Raises FormatError unless it is of these graphs and dim symbols, ScheduleError where a schedule is not one of its
         graph.
         """
+        self.check_form(len(graphs), symbols)
+        for v in self.versions:
+            v.check(graphs, symbols, target)
+
+    def check_form(self, graphs: int, symbols: Collection[str]) -> None:
+        """Raises FormatError unless it is of so many graphs and of these dim symbols: no graph is read."""
         if not 0 < len(self.versions) <= MAX_KEPT:
             raise FormatError(f"decision: there must be 1 to {MAX_KEPT} versions, got {len(self.versions)}")
         for v in self.versions:
             if v.graph is None:
                 if v.kind == "mugraph" or v.schedule is not None or v.sizes:
                     raise FormatError(f"decision: {v.kind!r} without a graph is no version")
-            elif v.kind != "mugraph" or v.schedule is None or v.graph >= len(graphs):
+            elif v.kind != "mugraph" or v.schedule is None or v.graph >= graphs:
                 raise FormatError(f"decision: {v.kind!r} of graph {v.graph} is no version")
             else:
-                target.schedule_from_json(v.schedule).check(graphs[v.graph].graph)
                 check_sizes(v.sizes, symbols)
         measured = {v.timing is not None for v in self.versions}
         if len(measured) > 1:
@@ -164,21 +187,15 @@ class DecisionRecord:
         """
         wanted = [(v, candidates[v.graph]) for v in self.versions if v.graph is not None]
         work = [Scheduled(c.graph, c.maximum, target.schedule_from_json(v.schedule), v.sizes) for v, c in wanted]
+        # all at once, as a target may make them side by side
         made = iter(zip(work, target.made(work, constants), strict=True))
         versions = []
         for v in self.versions:
-            timing = v.timing or UNMEASURED
             if v.graph is None:
-                versions.append(Version(v.kind, timing))
-                continue
-            w, kernels = next(made)
-            if isinstance(kernels, MirageError):
-                raise kernels
-            c = replace(
-                candidates[v.graph], schedule=w.schedule, sizes=v.sizes, timing=v.timing, accuracy=v.accuracy,
-                make=kernels.make,
-            )  # fmt: skip
-            versions.append(Version(v.kind, timing, c, kernels.limits))
+                versions.append(v.restored(None, target, constants))
+            else:
+                w, kernels = next(made)
+                versions.append(v.with_kernels(candidates[v.graph], w.schedule, kernels))
         return Decision(tuple(versions), self.tree, self.points, self.measured_on)
 
 

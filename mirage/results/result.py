@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,7 +52,7 @@ class Result(Displayed, ABC, drawn_by="mirage.results.draw"):
     program: Program
     verifier: Verifier
     anchors: list[dict[str, int]]
-    graphs: list[Candidate]
+    graphs: Sequence[Candidate]
     stats: SearchStats
     seconds: dict[str, float]
     cache_hit: bool = False

@@ -91,6 +91,7 @@ def opened(record: Record, seed: int = 0) -> OpenRecord:
         raise FormatError("its sizes are not those of its program")
     _check_key(record, memory.choice_key([dict(s) for s in stored.sizes], stored.machine))
     kept = memory.read_choice(stored)
+    kept.check(program.symbols(), target)
     return OpenRecord(record, stored, program, verifier, kept.graphs, kept)
 
 

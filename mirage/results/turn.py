@@ -44,7 +44,7 @@ class Recall(Protocol[Found]):
 
 def in_turn(request: Request, machine: str, recall: Recall[R], search: Callable[[float], R]) -> R:
     """The answer to a request: as it is kept, or as another process finds it meanwhile, or what `search` finds, which is
-    told how many seconds of the budget were waited.
+    told how many seconds of the budget were waited for another process: what a slow store takes is not among them.
 
     Only who has the lease of the choice for these sizes on this machine searches; it is released afterwards. Where another
     process has it until the budget is spent, the answer is what that has found by then, and the search of this process without
@@ -55,13 +55,13 @@ def in_turn(request: Request, machine: str, recall: Recall[R], search: Callable[
     memory = request.memory
     if memory is None:
         return search(0.0)
-    key, begun = memory.choice_key(request.anchors, machine), time.perf_counter()
+    key, waited = memory.choice_key(request.anchors, machine), 0.0
     if (found := recall()) is not None:
         return found
     seen = memory.seen(key)
     lease = memory.store.acquire(key)
     if isinstance(lease, Holder):
-        holder, told = lease, ""
+        holder, told, begun = lease, "", time.perf_counter()
         try:
             while isinstance(lease, Holder):
                 if time.perf_counter() - request.begun > (1 - LAST_SHARE) * request.budget:
@@ -82,8 +82,9 @@ def in_turn(request: Request, machine: str, recall: Recall[R], search: Callable[
             if (found := recall(f"{INTERRUPTED}, {WAITED} {holder}")) is None:
                 raise
             return found
+        waited = time.perf_counter() - begun
     with lease:
         # somebody else may have finished between the last look and the lease
         if memory.store.checksum(key) != seen and (found := recall()) is not None:
             return found
-        return search(time.perf_counter() - begun)
+        return search(waited)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+import threading
 import warnings
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from mirage.cache import CallStore, ResultStore, StoreWarning
+from mirage.cache import CallStore, CorruptRecordWarning, Holder, Lease, ResultStore, StoreWarning
 from mirage.cache.records import sha256
 
 KEY = sha256("a key")
@@ -71,3 +74,67 @@ def test_a_store_that_cannot_be_opened_is_done_without(file: Path, monkeypatch: 
         warnings.simplefilter("error")
         assert not store.put(KEY, {"x": 1}, **ABOUT)
         assert store.recall(KEY) is None
+
+
+# The default store's file, read without SQLAlchemy.
+
+
+@pytest.fixture
+def no_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("the store was opened")
+
+    monkeypatch.setattr("mirage.cache.call.ResultStore", fail)
+
+
+def test_what_comes_before_a_search_opens_no_store(file: Path, request: pytest.FixtureRequest) -> None:
+    own = ResultStore()
+    family = sha256("a family")
+    checksum = own.put(KEY, {"x": 1}, family=family, **ABOUT)  # type: ignore[arg-type]
+    request.getfixturevalue("no_database")
+    store = CallStore()
+    found = store.recall(KEY)
+    assert found is not None and found.payload == {"x": 1} and found.checksum == checksum
+    assert store.checksum(KEY) == checksum and store.checksum(sha256("none")) is None
+    assert store.recall(sha256("none")) is None
+    assert [r.key for r in store.family(family)] == [KEY] and not store.family(KEY)
+    lease = store.acquire(KEY)
+    assert isinstance(lease, Lease) and own.holder(KEY) is not None
+    assert isinstance(CallStore().acquire(KEY), Holder)
+    lease.release()
+    assert own.holder(KEY) is None
+    for thread in threading.enumerate():
+        if thread.name == "mirage-reads":
+            thread.join()
+    assert own.uses()[KEY].hits == 1
+
+
+def test_a_damaged_record_is_a_warning_and_none_without_the_store(file: Path, request: pytest.FixtureRequest) -> None:
+    ResultStore().put(KEY, {"x": 1}, **ABOUT)  # type: ignore[arg-type]
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("UPDATE mirage_results SET payload = '{}'")
+        connection.commit()
+    request.getfixturevalue("no_database")
+    with pytest.warns(CorruptRecordWarning, match="checksum"):
+        assert CallStore().recall(KEY) is None
+
+
+@pytest.mark.parametrize("version", ["0001", "9999"])
+def test_tables_of_another_release_are_for_the_store(file: Path, version: str, no_database: None) -> None:
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE mirage_schema (version_num VARCHAR(32) PRIMARY KEY)")
+        connection.execute("INSERT INTO mirage_schema VALUES (?)", (version,))
+        connection.commit()
+    with pytest.raises(AssertionError, match="the store was opened"):
+        CallStore().recall(KEY)
+
+
+@pytest.mark.parametrize("url", ["sqlite:////tmp/other.sqlite", None])
+def test_another_store_or_none_is_not_read_by_itself(
+    file: Path, url: str | None, no_database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if url is not None:
+        file.write_bytes(b"")
+        monkeypatch.setenv("MIRAGE_CACHE_URL", url)
+    with pytest.raises(AssertionError, match="the store was opened"):
+        CallStore().recall(KEY)

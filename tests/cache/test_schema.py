@@ -14,7 +14,8 @@ from alembic.script import ScriptDirectory
 from mirage.cache import CallStore, ResultStore, StoreWarning, schema
 from mirage.cache.engine import make_engine
 from mirage.cache.records import SCHEMA, canonical_json, sha256
-from mirage.cache.tables import METADATA, REVISIONS
+from mirage.cache.sqlite import REVISIONS
+from mirage.cache.tables import METADATA
 from mirage.errors import NewerCacheError
 from tests import forks
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.cache import CorruptRecordWarning, ResultStore
-from mirage.cache.engine import set_up_sqlite
 from mirage.cache.records import SCHEMA, canonical_json, sha256
+from mirage.cache.sqlite import set_up
 from mirage.errors import CacheError
 from mirage.ir.codec import parse_json
 
@@ -276,7 +276,7 @@ class _Busy:
 
 def test_connections_that_switch_the_log_at_once_wait_for_each_other() -> None:
     busy = _Busy(3)
-    set_up_sqlite(busy, None)
+    set_up(busy, None)
     assert busy.attempts == 0
     with pytest.raises(sqlite3.OperationalError, match="disk"):
-        set_up_sqlite(_Busy(1, "disk I/O error"), None)
+        set_up(_Busy(1, "disk I/O error"), None)

@@ -166,6 +166,18 @@ def test_who_has_waited_goes_on_where_the_first_ended_too_early(asked: Asked, cl
     assert asked.store.holder(asked.key) is None
 
 
+def test_what_a_slow_store_takes_is_not_waited_for_another_process(asked: Asked, clock: Clock) -> None:
+    """Else what was kept would say that less than the budget was spent, and an equal call would search again."""
+    recall = asked.recall
+
+    def slow(end: str = "") -> str | None:
+        clock.sleep(3.0)
+        return recall(end)
+
+    assert in_turn(asked.request, MACHINE, slow, asked.search) == "searched"
+    assert asked.searched == [0.0]
+
+
 def test_a_first_that_died_is_waited_for_until_its_lease_expires(asked: Asked, clock: Clock) -> None:
     asked.database.acquire(asked.key, foreign(1), 5.0)
     assert asked.answer() == "searched"

@@ -323,7 +323,7 @@ def test_slow_and_large_sizes_are_left_out(modelled: Any) -> None:
 
 def test_arguments_of_equal_shape_are_one_array() -> None:
     t = tuner()
-    first, second = t._inputs({"b": 5}), t._inputs({"b": 40})
+    first, second = t.arguments({"b": 5}), t.arguments({"b": 40})
     assert first[0].shape != second[0].shape
     assert [a is b for a, b in zip(first[1:], second[1:], strict=True)] == [True] * (len(first) - 1)
     assert all(a is b for a, b in zip(first, t.first.inputs, strict=True))

@@ -126,8 +126,9 @@ def _compile(source: str, name: str, parts: Sequence[str], seconds: float | None
         return path
     building = [_start(compiler, part) for part, place in zip(parts, objects, strict=True) if not place.exists()]
     with build_folder(path.parent) as build:
-        if not parts:
-            return _moved(_compiled(compiler, source, build, path, deadline, name), path)
+        if not building:
+            # one process of the compiler, where nothing is waited for
+            return _moved(_compiled(compiler, source, build, path, deadline, name, _checked(objects)), path)
         own = _compiled(compiler, source, build, path.with_suffix(".o"), deadline, name)
         for part in building:
             try:
@@ -135,10 +136,8 @@ def _compile(source: str, name: str, parts: Sequence[str], seconds: float | None
                     part.result(None if deadline == math.inf else max(deadline - time.monotonic(), 0.0))
             except TimeoutError as e:
                 raise _no_time(name) from e
-        for place in objects:
-            _check(place)
         library = build / path.name
-        linked = [str(own), *map(str, objects), "-o", str(library), *shipped.LINKED]
+        linked = [str(own), *_checked(objects), "-o", str(library), *shipped.LINKED]
         _run([*compiler.command, *_flags(".so"), *linked], deadline, name, build)
         return _moved(library, path)
 
@@ -216,14 +215,26 @@ def _place(compiler: Compiler, source: str, name: str, suffix: str, objects: Seq
     return private_folder("kernels") / f"{stem}-{key}{suffix}"
 
 
-def _compiled(compiler: Compiler, source: str, build: Path, path: Path, deadline: float, name: str) -> Path:
-    """The file that the compiler makes of a source, in the folder `build`: a library or an object file, as `path` will be."""
+def _compiled(
+    compiler: Compiler, source: str, build: Path, path: Path, deadline: float, name: str, linked: Sequence[str] = ()
+) -> Path:
+    """The file that the compiler makes of a source, in the folder `build`: a library, with the object files `linked`, or an
+    object file, as `path` will be.
+    """
     c_file, result = build / path.with_suffix(".c").name, build / path.name
     c_file.write_text(source, encoding="utf-8")
     libraries = shipped.LINKED if path.suffix == ".so" else ()
-    command = [*compiler.command, *_flags(path.suffix), f"-I{shipped.HEADERS}", str(c_file), "-o", str(result), *libraries]
+    sources = [str(c_file), *linked, "-o", str(result), *libraries]
+    command = [*compiler.command, *_flags(path.suffix), f"-I{shipped.HEADERS}", *sources]
     _run(command, deadline, name, build)
     return result
+
+
+def _checked(objects: Sequence[Path]) -> list[str]:
+    """The names of object files, none of which another user could have written."""
+    for place in objects:
+        _check(place)
+    return [str(place) for place in objects]
 
 
 def _moved(result: Path, path: Path) -> Path:

@@ -23,6 +23,7 @@ from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
 from mirage.mugraph.reference import reference_graph
 from mirage.progress import Say
+from mirage.results.lazy import LazySequence
 from mirage.results.records import decision_record
 from mirage.results.result import FROM_CACHE, FROM_FILE, WAITED, Result, StoredResult, checked_budget
 from mirage.runtime.calls import Caller
@@ -59,18 +60,24 @@ class Superoptimized(Result):
     def __post_init__(self) -> None:
         start = time.perf_counter()
         confirmed: dict[int, Certificate] = {}
-        versions = [
-            replace(v, candidate=self._evident(v.candidate, confirmed)) if v.candidate else v
-            for v in self.decision.versions
-        ]
-        self.decision = replace(self.decision, versions=tuple(versions))
-        self.graphs = [
-            replace(c, certificate=confirmed[id(c.graph)]) if id(c.graph) in confirmed else self._confirmed_first(c)
-            for c in self.graphs
-        ]
+        versions, graphs = self.decision.versions, self.graphs
+
+        def version(i: int) -> Version:
+            v = versions[i]
+            return replace(v, candidate=self._evident(v.candidate, confirmed)) if v.candidate else v
+
+        def graph(i: int) -> Candidate:
+            c = graphs[i]
+            return replace(c, certificate=confirmed[id(c.graph)]) if id(c.graph) in confirmed else self._confirmed_first(c)
+
+        evident, ranked = LazySequence(len(versions), version), LazySequence(len(graphs), graph)
+        # what was measured here is evident; what was kept may be many versions, of which a call runs one
+        lazy = isinstance(versions, LazySequence)
+        self.decision = replace(self.decision, versions=evident if lazy else tuple(evident))
+        self.graphs = ranked if lazy else list(ranked)
         self.seconds["verify"] = self.seconds.get("verify", 0.0) + time.perf_counter() - start
         self._choose = compile_tree(self.program.name, self.decision.tree, list(self.anchors[0]))
-        self._runners = [None if self.recalled else self._run_of(v) for v in self.decision.versions]
+        self._runners = [None if self.recalled else self._run_of(self.decision.versions[i]) for i in range(len(versions))]
         self._caller = Caller(self.program, self._runner)
 
     def _evident(self, c: Candidate, confirmed: dict[int, Certificate]) -> Candidate:
@@ -108,9 +115,10 @@ class Superoptimized(Result):
         number = self._choose(sizes)
         found = self._runners[number]
         if found is None:
-            version = self.decision.versions[number]
+            version = f"version {number}"
             try:
-                found = self._run_of(version)
+                version = str(self.decision.versions[number])
+                found = self._run_of(self.decision.versions[number])
             except MirageError as e:
                 if not self.recalled:
                     raise
@@ -134,8 +142,11 @@ class Superoptimized(Result):
         return self.target.name
 
     @property
-    def versions(self) -> tuple[Version, ...]:
-        """The ways to run the program that `decision` decides among."""
+    def versions(self) -> Sequence[Version]:
+        """The ways to run the program that `decision` decides among. One of a recalled result is read and verified when it is
+        first asked for, at the latest when a call runs it; raises FormatError, for all but the first, where its record was
+        altered.
+        """
         return self.decision.versions
 
     def choice(self, sizes: Mapping[str, int]) -> Version:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mirage.errors import FormatError
@@ -14,6 +14,7 @@ from mirage.kernels.cpu.launch.shared import prepare
 from mirage.kernels.cpu.processor import Processor
 from mirage.kernels.cpu.target import CpuTarget
 from mirage.kernels.library import LibraryProgram
+from mirage.kernels.profile import Timing
 from mirage.kernels.target import get_target
 from mirage.mugraph.degree import program_is_stable
 from mirage.progress import Say, Step
@@ -23,9 +24,11 @@ from mirage.results.result import FROM_CACHE, FROM_FILE, StoredResult
 from mirage.results.turn import held, in_turn
 from mirage.results.work import Request, Work, hints_of, pieces
 from mirage.runtime.arrays import check_inputs
-from mirage.search.candidates import Candidates
+from mirage.search import succession
+from mirage.search.candidates import Candidate, Candidates
 from mirage.search.cuts import SOURCES
-from mirage.search.decision import Decision
+from mirage.search.decision import Decision, Version
+from mirage.search.jobs import INTERRUPTED
 from mirage.search.large import is_large
 from mirage.search.options import SearchOptions
 from mirage.search.stream import Search
@@ -42,13 +45,47 @@ OPERATOR_S, LARGE_SHARE = 0.02, 0.3
 #: seconds between two times that what is known so far is kept: the evidence of what leads then, which another graph may have
 #: overtaken a moment later, takes half a second, in which nothing is searched or compiled
 KEEP_S = 2.0
+#: seconds of the comparisons with what ran before, after an interrupt
+HASTE_S = 0.3
+
+
+@dataclass(frozen=True)
+class Before:
+    """What runs so far: a decision with kernels among its versions, and the timings of what competed with them."""
+
+    decision: Decision
+    baselines: Mapping[str, Timing]
+
+    @staticmethod
+    def of(decision: Decision, baselines: Mapping[str, Timing]) -> Before | None:
+        """None without a kernel: NumPy takes part in every race as it is."""
+        return Before(decision, baselines) if any(v.candidate for v in decision.versions) else None
+
+
+def _led_by(decision: Decision, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates with all that the decision runs, the version of the first given sizes at the front: the next call begins
+    with what is there.
+    """
+    known = {id(c.graph): c for c in candidates}
+    best = decision.at(decision.points[0].sizes)
+    for v in (best, *decision.versions):
+        if (c := v.candidate) is None:
+            continue
+        there = known.get(id(c.graph))
+        if there is None:
+            known[id(c.graph)] = c
+        elif v is best and dict(there.sizes) == dict(c.sizes):
+            known[id(c.graph)] = replace(c, tried=there.tried)
+    first = id(best.candidate.graph) if best.candidate is not None else None
+    return sorted(known.values(), key=lambda c: id(c.graph) != first)
 
 
 class Session:
     """The superoptimization of one program for this machine, which can go on after it has given a result.
 
-    What it finds is kept in `memory`, if there is one, in the place of what an earlier one `kept`: also while it runs, so that
-    a process that is killed loses little. `begun_with` is the machine of whose choice there are hints.
+    What it finds is kept in `memory`, if there is one: also while it runs, so that a process that is killed loses little. What
+    ran `before`, with the timings of what competed then, gives way to what is measured to be faster only. `begun_with` is the
+    machine of whose choice there are hints.
     """
 
     def __init__(
@@ -58,7 +95,7 @@ class Session:
         *,
         seed: int,
         memory: Memory | None,
-        kept: KeptDecision | None = None,
+        before: Before | None = None,
         begun_with: str = "",
     ) -> None:
         self.work = work
@@ -70,8 +107,7 @@ class Session:
         self._kept = time.perf_counter()
         #: whether all graphs of the search are kept
         self._kept_all = False
-        #: kernels of the decision that is kept
-        self._kernels = kept.kernels if kept else 0
+        self._before = before
 
     def run(self, budget: float, say: Say) -> Superoptimized:
         """Search, verify and tune for so many seconds; what an earlier call found competes.
@@ -93,12 +129,13 @@ class Session:
             "reference": lambda xs, ss: run_reference(program, xs, ss),
             "library": self.library,
         }
+        left = budget - self._finish_seconds(budget)
+        compared = min(succession.SHARE * budget, succession.SECONDS) if self._before else 0.0
         tuner = VersionTuner(
-            program, verifier.axis_program, work.anchors, self.target, baselines,
-            budget=budget - self._finish_seconds(budget), seed=self.seed,
+            program, verifier.axis_program, work.anchors, self.target, baselines, budget=left - compared, seed=self.seed,
             constants=work.constants, progress=progress, keep=self._keep_so_far,
         )  # fmt: skip
-        tuned, decision = tuner.run(source)
+        tuned, decision = self._succeeded(tuner, *tuner.run(source), start + left)
         seconds, stats = work.seconds, work.stats
         took = time.perf_counter() - start
         answer = Superoptimized(
@@ -109,14 +146,39 @@ class Session:
             begun_with=self.begun_with, seconds={**seconds, "tune": max(took - sum(seconds.values()), 0.0)}, go_on=self.more,
         )  # fmt: skip
         spent = work.elapsed() if answer.interrupted else max(work.elapsed(), deadline)
+        self._before = Before.of(answer.decision, answer.baselines)
         if self.memory is not None:
-            self._keep(replace(tuned, candidates=answer.graphs), answer.decision, spent)
+            self._keep(replace(tuned, candidates=list(answer.graphs)), answer.decision, spent)
             self._keep_graphs(spent)
         work.save()
         # with what was measured, which the next call does not measure again
         source.found = tuned.candidates
         work.spent, work.begun = spent, time.perf_counter()
         return answer
+
+    def _succeeded(self, tuner: VersionTuner, tuned: Tuned, decision: Decision, end: float) -> tuple[Tuned, Decision]:
+        """What was tuned, and its decision or that of before, as comparisons until `end` (a `perf_counter`) have it."""
+        if self._before is None:
+            return tuned, decision
+        before, baselines = self._before.decision, self._before.baselines
+        # an interrupt leaves little time
+        left = HASTE_S if tuned.stop_reason == INTERRUPTED else end - time.perf_counter()
+        duels = succession.Duels(left, self._run_of, tuner.arguments)
+        decision = succession.succeed(before, decision, self.work.anchors, duels)
+        if duels.interrupted:
+            tuned = replace(tuned, stop_reason=INTERRUPTED)
+        if decision is before:
+            # those that its own times were measured beside
+            tuned = replace(tuned, baselines={**tuned.baselines, **baselines})
+        return replace(tuned, candidates=_led_by(decision, tuned.candidates)), decision
+
+    def _run_of(self, version: Version) -> Runner:
+        """What a version runs."""
+        if version.candidate is not None:
+            executable: Runner = version.executable
+            return executable
+        program = self.work.verifier.program
+        return self.library if version.kind == "library" else lambda xs, ss: run_reference(program, xs, ss)
 
     def _finish_seconds(self, budget: float) -> float:
         """The seconds of a budget that are left for the evidence of what is returned."""
@@ -135,15 +197,17 @@ class Session:
             return self.run(budget, say)
 
     def _keep_so_far(self, tuned: Tuned, decision: Decision) -> None:
-        """Keep what is known, every few seconds, unless a decision with more kernels is kept, or graphs that are kept were not
-        looked at yet.
+        """Keep what is known, every few seconds, unless graphs that are kept were not looked at yet: with the decision of before,
+        as long as the new one is not final.
         """
-        kernels = [v.candidate for v in decision.versions if v.candidate]
-        if self.memory is None or time.perf_counter() - self._kept <= KEEP_S:
+        if self.memory is None or time.perf_counter() - self._kept <= KEEP_S or self.work.candidates.unread:
             return
-        if len(kernels) < self._kernels or self.work.candidates.unread:
-            return
-        for c in kernels:
+        if self._before is not None:
+            decision = self._before.decision
+            tuned = replace(
+                tuned, candidates=_led_by(decision, tuned.candidates), baselines={**tuned.baselines, **self._before.baselines}
+            )
+        for c in [v.candidate for v in decision.versions if v.candidate]:
             self.work.verifier.confirm(c.graph, c.certificate)
         self._keep(tuned, decision, self.work.elapsed())
         if self.work.complete:
@@ -159,7 +223,6 @@ class Session:
         chosen = Chosen(decision, graphs, tuned.stop_reason, tuned.baselines)
         self.memory.keep_tuned(self.work.anchors, chosen, self.memory.target.machines[0], self.work.stats, spent)
         self._kept = time.perf_counter()
-        self._kernels = sum(v.candidate is not None for v in decision.versions)
 
     def _keep_graphs(self, spent: float) -> None:
         source = self.work.candidates
@@ -174,17 +237,17 @@ def superoptimize(request: Request) -> Superoptimized:
     """
     machine, memory, axis_program = request.target, request.memory, request.verifier.axis_program
     assert isinstance(machine, CpuTarget)
-    prepare(axis_program.dtype, products=any(n.op == "matmul" for n in axis_program.nodes))
-
     kept: Kept[KeptDecision] | None = None
 
     def session(request: Request) -> Session:
-        seed, value = request.verifier.seed, kept.value if kept else None
+        verifier, value = request.verifier, kept.value if kept else None
+        restored = value.try_restored(verifier, machine, request.constants) if value and value.kernels else None
+        before = Before.of(restored[1], value.baselines) if value and restored else None
         # where nothing was measured here yet, what was chosen on another processor is tried first
-        other = memory.elsewhere(request.anchors) if memory is not None and not (value and value.kernels) else None
+        other = memory.elsewhere(request.anchors) if memory is not None and before is None else None
         begun_with, hints = (other[0], hints_of(other[1])) if other else ("", [])
         work = request.work(kept, hints)
-        return Session(work, machine.machine, seed=seed, memory=memory, kept=value, begun_with=begun_with)
+        return Session(work, machine.machine, seed=verifier.seed, memory=memory, before=before, begun_with=begun_with)
 
     def recall(end: str = "") -> Superoptimized | None:
         nonlocal kept
@@ -203,6 +266,7 @@ def superoptimize(request: Request) -> Superoptimized:
         return recalled
 
     def search(waited: float) -> Superoptimized:
+        prepare(axis_program.dtype, products=any(n.op == "matmul" for n in axis_program.nodes))
         # what was waited for took these seconds, which are not spent twice
         since = replace(request, begun=request.begun + waited)
         spent = kept.spent if kept is not None and kept.value.kernels and not request.more else 0.0
@@ -220,9 +284,9 @@ def _recalled(
     """The result that was kept, verified again; None, with a warning, where it is not of this program. `why` there is no more."""
     start = time.perf_counter()
     verifier, constants = request.verifier, request.constants
-    if (restored := kept.try_restored(verifier, machine, constants)) is None:
+    if (opened := kept.try_opened(verifier, machine, constants)) is None:
         return None
-    graphs, decision = restored
+    graphs, decision = opened
     return Superoptimized(
         program=verifier.program, verifier=verifier, anchors=[dict(a) for a in request.anchors], target=machine.machine,
         threads=machine.machine.cores, stats=kept.stats, candidates=kept.stats.candidates, constants=constants,
@@ -250,7 +314,8 @@ def restored(stored: StoredResult, where: str, seed: int) -> Superoptimized:
         search = Search(verifier.axis_program, stored.anchors[0], safe=program_is_stable(program))
         found = pieces(verifier, stored.anchors[0], SearchOptions(budget=budget))
         work = Work(verifier, stored.anchors, Candidates(verifier, search, stored.graphs, found), stored.constants)
-        return Session(work, target.machine, seed=seed, memory=None).run(budget, say)
+        before = Before.of(decision, baselines)
+        return Session(work, target.machine, seed=seed, memory=None, before=before).run(budget, say)
 
     decision = stored.decision.restored(dict(enumerate(graphs)), target, stored.constants)
     return Superoptimized(

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import mirage as mi
-from benchmarks.search.anytime import AnytimeRow, anytime_table, child
+from benchmarks.search.anytime import AnytimeRow, anytime_table
+from benchmarks.search.deadline import run
 
 
 def row(over_best: float, first_kernel: float | None, *, speed: float = 1.0) -> AnytimeRow:
@@ -33,7 +34,7 @@ def test_the_process_of_a_row_saves_its_result_and_prints_what_was_when(
 ) -> None:
     monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path / "cache"))
     result = tmp_path / "result.json"
-    child("rms_norm", 1e-3, 0.0, result)
+    run(0.0, str(result), "rms_norm", 1e-3)
     graph, kernel, seconds = json.loads(capsys.readouterr().out)
     assert graph > 0.0 and kernel is None and seconds > 0.0
     assert isinstance(mi.load(result), mi.Superoptimized)

@@ -25,6 +25,7 @@ from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
 from mirage.results.cpu.result import Superoptimized
 from mirage.results.recall import Chosen, Memory
+from mirage.results.records import VersionRecord
 from mirage.search.decision import MAX_VERSIONS, Decision, Point, Version
 from mirage.search.versions import VersionTuner
 from tests import forks
@@ -286,6 +287,45 @@ def test_the_store_keeps_the_decision(store: ResultStore, monkeypatch: pytest.Mo
     for sizes in SHAPES["adapter"]:
         inputs = arrays(r.program, sizes)
         assert again(*inputs).tobytes() == r(*inputs).tobytes()
+
+
+def test_versions_are_verified_when_they_are_first_run(store: ResultStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    r = fill(store)
+    checked: list[VersionRecord] = []
+    check_version = VersionRecord.check
+
+    def noted(self: VersionRecord, *given: Any) -> None:
+        checked.append(self)
+        check_version(self, *given)
+
+    monkeypatch.setattr(VersionRecord, "check", noted)
+    again = mi.superoptimize(adapter, budget=BUDGET, cache=store)
+    assert len(again.versions) == 3 and len(checked) == 1, "the one of the first sizes"
+    for sizes, count in (({"b": 4, "n": 2}, 1), ({"b": 64, "n": 3}, 2), ({"b": 64, "n": 3}, 2), ({"b": 64, "n": 64}, 3)):
+        inputs = arrays(r.program, sizes)
+        assert again(*inputs).tobytes() == r(*inputs).tobytes()
+        assert len(checked) == count
+
+
+def test_a_version_that_was_altered_does_not_run(store: ResultStore) -> None:
+    r = fill(store)
+    (record,) = (found for found in store.list() if found.best_us is not None)
+    payload = store.get(record.key)
+    assert payload is not None
+    # of a graph with fewer kernels
+    payload["decision"]["versions"][1]["schedule"]["kernels"] = []
+    store.discard(record.key)
+    store.put(record.key, payload, program="adapter", target="cpu", dtype="float32", best_us=1.0)
+    again = mi.superoptimize(adapter, budget=BUDGET, cache=store)
+    assert again.recalled
+    check(r.program, [again(*arrays(r.program, {"b": 2, "n": 2}))], arrays(r.program, {"b": 2, "n": 2}), {"b": 2, "n": 2})
+    sizes = {"b": 64, "n": 3}
+    inputs = arrays(r.program, sizes)
+    with pytest.warns(mi.errors.DegradedWarning, match="version 1 cannot be made, NumPy runs"):
+        found = again(*inputs)
+    check(r.program, [found], inputs, sizes)
+    with pytest.raises(MirageError):
+        again.versions[1]
 
 
 def test_an_equal_program_of_other_names_gets_its_own_dims(store: ResultStore) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,14 @@ from mirage import api
 from mirage.cache import CorruptRecordWarning, ResultStore, StoreWarning
 from mirage.cache.records import canonical_json, sha256
 from mirage.ir.codec import RESULT
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.duel import Duel
 from mirage.kernels.profile import Timing
 from mirage.mugraph.canonical import structure_key
 from mirage.results.cpu.result import Superoptimized
-from mirage.search import tune
+from mirage.search import tune, versions
 from mirage.search.explore import Explorer, Pair
+from mirage.search.succession import Duels
 from tests import forks
 from tests.api.small import BUDGET, PATIENCE, adapter, arrays, check, rows
 
@@ -257,6 +262,50 @@ def test_more_and_improve_go_on_with_what_is_complete(store: ResultStore) -> Non
     for budget in (0, -1.0, float("nan"), "1"):
         with pytest.raises(mi.MirageError, match="budget="):
             r.improve(budget)  # type: ignore[arg-type]
+
+
+def test_a_kernel_stays_where_more_time_compiles_none(store: ResultStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    r = mi.superoptimize(adapter, budget=BUDGET, cache=store)
+    assert r.best.kind == "mugraph"
+    # as on a machine that is so busy that no compiler ends in time
+    monkeypatch.setattr(tune, "COMPILER_S", math.inf)
+    for again in (r.improve(BUDGET), mi.superoptimize(adapter, budget=BUDGET, cache=store, more=True)):
+        assert not again.recalled and not again.compiled
+        assert again.best.kind == "mugraph" and again.best.schedule == r.best.schedule
+        right(again)
+    kept = mi.superoptimize(adapter, budget=BUDGET, cache=store)
+    assert kept.recalled and kept.best.schedule == r.best.schedule
+
+
+@pytest.mark.parametrize("won", [False, True])
+def test_a_new_kernel_runs_where_it_wins_against_the_one_of_before(
+    store: ResultStore, won: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    r = mi.superoptimize(adapter, budget=BUDGET, cache=store)
+    compared: list[tuple[Any, Any]] = []
+
+    def call(self: Duels, sizes: Any, old: Any, new: Any, given: bool) -> Duel:
+        compared.append((old, new))
+        return Duel(Timing(2.0, 2.0, 9), Timing(1.0, 1.0, 9) if won else Timing(3.0, 3.0, 9), won)
+
+    monkeypatch.setattr(Duels, "__call__", call)
+    # the one of before is by far the slowest of what is measured now, as on a machine that was busy when its turn came
+    slow = r.best.executable.source
+
+    def race(calls: Mapping[str, Any], **_: Any) -> dict[str, Timing]:
+        return {name: Timing(9.0, 9.0, 9) if _source(call) == slow else Timing(5.0, 5.0, 9) for name, call in calls.items()}
+
+    monkeypatch.setattr(tune, "interleave", race)
+    monkeypatch.setattr(versions, "interleave", race)
+    monkeypatch.setattr(CpuExecutable, "prepared", lambda self, inputs, sizes: partial(self, inputs, sizes))
+    improved = r.improve(BUDGET)
+    assert compared and all(old is not new for old, new in compared)
+    assert (improved.best.schedule == r.best.schedule) is not won
+    right(improved)
+
+
+def _source(call: Any) -> str:
+    return str(getattr(getattr(call, "func", None), "source", ""))
 
 
 def test_what_is_best_so_far_survives_a_kill(own_cache: Path) -> None:

@@ -1,1 +1,1 @@
-"""The revisions, oldest first; `REVISIONS` of `mirage/cache/tables.py` lists them."""
+"""The revisions, oldest first; `REVISIONS` of `mirage/cache/sqlite.py` lists them."""
