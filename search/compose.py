@@ -162,6 +162,7 @@ class Composer:
         key = (closure, values)
         found = self._choices.get(key)
         if found is None:
+            yield
             choices = yield from self.extractors[closure].choices(values)
             # one that reads its own result only copies it
             choices = [c for c in choices if not any(v.source in tensors for v in c.leaves)]
@@ -251,6 +252,7 @@ class Composer:
                 if self._hopeless(label.cost + ways.least, label.foreign):
                     continue
                 for group in ways.groups:
+                    yield None
                     if label.kernels + 1 + group.launches > most:
                         continue
                     bounds = label.cost + group.bounds
@@ -298,6 +300,7 @@ class Composer:
             found = yield from self.kernels(closure, values, tensors)
             groups: list[_Group] = []
             for read, rows in found.by_reads.items():
+                yield
                 now = others | read
                 yet = yield from self._yet(now)
                 if self.model.launches(yet) == np.inf:

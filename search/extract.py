@@ -20,7 +20,11 @@ from mirage.search.closure import Closure, Derivation, Value
 from mirage.search.cost import Cost, CostModel, Place
 from mirage.search.labels import Derivations, Finished, Problem, finished, members
 from mirage.search.native import NativeDerivations, native_labels
+from mirage.search.pareto import Fronts
 from mirage.search.steps import Steps
+
+#: ways that are looked at between two steps
+FEW = 64
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,13 @@ class Extractor:
                 )
                 for found in (yield from self._finished(problem, grid)):
                     done.append((replace(found, cost=found.cost + grid.read(found.leaves)), grid))
-        return [self._choice(goals, found, grid) for found, grid in _undominated(done)]
+                yield
+        choices = []
+        for count, (found, grid) in enumerate((yield from _undominated(done))):
+            if count % FEW == 0:
+                yield
+            choices.append(self._choice(goals, found, grid))
+        return choices
 
     def _finished(self, problem: Problem, grid: _Grid) -> Steps[list[Finished]]:
         """By the compiled loop, from the moment at which it is there."""
@@ -182,18 +192,19 @@ class Extractor:
         return Choice(tuple(goals), chosen, leaves, found.cost, grid.place.parallel, tuple(exps), found.foreign)
 
 
-def _undominated(done: Sequence[tuple[Finished, _Grid]]) -> list[tuple[Finished, _Grid]]:
+def _undominated(done: Sequence[tuple[Finished, _Grid]]) -> Steps[list[tuple[Finished, _Grid]]]:
     """Ways, with their grids, without those for which another one reads no more, costs no more, and may stand for them."""
     kept: list[tuple[Finished, _Grid]] = []
+    #: the costs of what is kept, by what may stand for one another, and then by the leaves read
+    rivals: dict[tuple[int, _Grid | None], dict[int, Fronts]] = {}
     # a rival comes first: it is less in the first entry in which they differ
     order = sorted(done, key=lambda pair: (pair[0].leaves.bit_count(), pair[0].foreign, pair[0].cost.tolist()))
-    for way, grid in order:
-        rivals = [
-            k.cost for k, other in kept
-            if not k.leaves & ~way.leaves and k.exps == way.exps and (other is grid or not way.exps)
-            and (way.foreign or not k.foreign)
-        ]  # fmt: skip
-        if not rivals or not (np.array(rivals) <= way.cost).all(axis=1).any():
+    for count, (way, grid) in enumerate(order):
+        if count % FEW == 0:
+            yield
+        fronts = rivals.setdefault((way.exps, grid if way.exps else None), {})
+        if not any(f.dominates(way.cost, way.foreign) for leaves, f in fronts.items() if not leaves & ~way.leaves):
+            fronts.setdefault(way.leaves, Fronts()).add(way.cost, way.foreign)
             kept.append((way, grid))
     return kept
 

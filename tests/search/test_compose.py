@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from mirage.search.assemble import Assembler
 from mirage.search.closure import Value
 from mirage.search.compose import Accept, Kernel
 from mirage.search.cost import Cost, Place
+from mirage.search.extract import Extractor
+from mirage.search.labels import Problem
 from mirage.search.plan import KernelPlan
 from mirage.search.space import Space
 from mirage.search.tensors import KernelTensor
@@ -193,6 +196,25 @@ def test_it_goes_on_step_by_step() -> None:
     assert len(steps) > 10 * len(times) > 0
     # but for what is lost in sums of costs
     assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(times))
+
+
+@pytest.mark.parametrize("name", ["gqa_decode", "two outputs", "lora"])
+def test_a_step_extracts_from_one_grid_at_most(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever bounds need to know: the kernels of all tensors that one follows from are not extracted in one go."""
+    problems: list[Problem] = []
+    finished = Extractor._finished
+
+    def noted(self: Extractor, problem: Problem, grid: Any) -> Any:
+        problems.append(problem)
+        return finished(self, problem, grid)
+
+    monkeypatch.setattr(Extractor, "_finished", noted)
+    s = space(name)
+    before = 0
+    for _ in s.composer().compose(1, 3, assembled(s)):
+        assert len(problems) <= before + 1
+        before = len(problems)
+    assert before > 1
 
 
 def test_ranges_of_kernels_are_all_graphs_together() -> None:

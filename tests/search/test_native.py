@@ -93,6 +93,14 @@ def test_steps_do_not_change_it(compiled: NativeLabels, monkeypatch: pytest.Monk
     assert count == looked - 1
 
 
+def test_a_step_is_bounded_by_what_it_compares_too(compiled: NativeLabels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A label of a value with many derivations, in long fronts, is more work than one of another."""
+    problem, arrays = max(problems(space("gqa_decode")), key=lambda pair: finish(compiled.finished(*pair))[1])
+    _, looked = finish(compiled.finished(problem, arrays))
+    monkeypatch.setattr(native, "STEP", looked)
+    assert sum(1 for _ in compiled.finished(problem, arrays)) > 1
+
+
 def test_it_may_be_left(compiled: NativeLabels, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "STEP", 1)
     freed: list[int] = []
