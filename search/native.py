@@ -6,7 +6,7 @@ import ctypes
 import math
 import os
 import threading
-from ctypes import POINTER, c_int64, c_void_p
+from ctypes import POINTER, c_double, c_int64, c_void_p
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from mirage.search.labels import Derivations, Finished, Problem
 from mirage.search.steps import Steps
 
 #: what is done between two steps: labels, their derivations and the labels that these are compared with; a millisecond or two
-STEP = 20_000
+STEP = 5_000
 
 _MORE, _NO_MEMORY = -1, -2
 
@@ -26,6 +26,7 @@ class _Problem(ctypes.Structure):
         *((name, c_int64) for name in ("values", "leaves", "words", "length", "max_operators", "max_inputs")),
         ("first", c_void_p), ("prices", c_void_p), ("times", c_void_p), ("operands", c_void_p), ("exp", c_void_p),
         ("foreign", c_void_p), ("least", c_void_p), ("inputs", c_void_p), ("goals", c_void_p), ("written", c_void_p),
+        ("most", c_double),
     )  # fmt: skip
 
 
@@ -80,6 +81,7 @@ class NativeLabels:
                 arrays.first, arrays.prices, arrays.times, arrays.operands, arrays.exp, arrays.foreign, arrays.least,
                 arrays.inputs, goals, written,
             )),
+            problem.most,
         )  # fmt: skip
         state = self._begin(ctypes.byref(described))
         if not state:

@@ -18,6 +18,7 @@ typedef struct {
     const uint64_t *inputs;   /* the leaves that count as inputs */
     const uint64_t *goals;    /* what is open at first */
     const double *written;    /* what that costs */
+    double most;              /* what takes longer is left out */
 } Problem;
 
 typedef struct {
@@ -201,7 +202,8 @@ static int choose(State *s, int64_t from, int64_t value, int64_t d, const uint64
     }
     if (inputs > p->max_inputs) return 1;
     double left = rest(s, s->now);
-    if (left > 1e300) return 1;
+    double time = s->labels[from].time + p->times[d];
+    if (left > 1e300 || time + left > p->most) return 1;
     if (p->exp[d]) s->now_exps[value / 64] |= (uint64_t)1 << (value % 64);
     for (int64_t i = 0; i < p->length; i++) s->cost[i] = spent[i] + p->prices[p->length * d + i];
     int foreign = s->labels[from].foreign || p->foreign[d];
@@ -221,7 +223,6 @@ static int choose(State *s, int64_t from, int64_t value, int64_t d, const uint64
         s->fronts[f] = (Front){s->count, {-1, -1}};
     }
     int64_t *head = &s->fronts[f].head[foreign];
-    double time = s->labels[from].time + p->times[d];
     Label label = {time, from, d, *head, s->labels[from].operators + 1, (uint8_t)foreign, 1};
     *head = s->count;
     return add(s, label, time + left);

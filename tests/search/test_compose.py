@@ -236,6 +236,20 @@ def test_what_is_known_dominates() -> None:
     assert len(again) == 1 and np.allclose(again[0], found[0][1])
 
 
+@pytest.mark.parametrize("name", ["gqa_decode", "lora", "two outputs", "adapter_mlp", "mean"])
+def test_the_cheapest_graph_is_among_those_of_bounded_time(name: str) -> None:
+    s = space(name)
+    every = sorted(s.model.total(cost) for _, cost in composed(s, 3))
+    bounded, whole = s.composer(1.001 * every[0]), s.composer()
+    found = [s.model.total(a.cost) for a in bounded.compose(1, 3, assembled(s)) if a]
+    assert min(found) == pytest.approx(every[0])
+    assert max(found) <= 1.001 * every[0]
+    assert [a for a in whole.compose(1, 3, assembled(s)) if a]
+    labels = [sum(e.labels for e in c.extractors) for c in (bounded, whole)]
+    assert labels[0] < labels[1] or len(every) < 3
+    assert not [a for a in s.composer(0.99 * every[0]).compose(1, 3, assembled(s)) if a]
+
+
 def test_an_output_that_no_kernel_computes() -> None:
     assert not composed(space("self division"), 3)
 

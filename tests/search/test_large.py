@@ -214,9 +214,9 @@ def test_finished_pieces_are_in_the_checkpoint(tmp_path: Path, monkeypatch: pyte
     ran: list[str] = []
     run = Units.run
 
-    def noted(self: Units, unit: str) -> Iterator[Any]:
+    def noted(self: Units, unit: str, *most: float) -> Iterator[Any]:
         ran.append(unit)
-        return run(self, unit)
+        return run(self, unit, *most)
 
     monkeypatch.setattr(Units, "run", noted)
     # killed after the second item: nothing is written at an end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -67,6 +68,23 @@ def compared(compiled: NativeLabels, s: Space) -> int:
 @pytest.mark.parametrize("name", [*PROGRAMS, *(n for n in SMALL if n != "self division")])
 def test_measured_and_small_programs(compiled: NativeLabels, name: str) -> None:
     assert compared(compiled, space(name))
+
+
+@pytest.mark.parametrize("name", ["gqa_decode", "lora", "softmax"])
+def test_what_takes_too_long_is_left_out(compiled: NativeLabels, name: str) -> None:
+    fewer = 0
+    for problem, arrays in problems(space(name)):
+        every, looked = finish(compiled.finished(problem, arrays))
+        if not every or looked > MOST_LABELS:
+            continue
+        times = [sum(problem.derivations.times[d] for d in f.derivations) for f in every]
+        bounded = replace(problem, most=1.001 * min(times))
+        found, looked = finish(compiled.finished(bounded, arrays))
+        again, looked_again = finish(labels.finished(bounded))
+        assert rows(found) == rows(again) and looked == looked_again
+        assert rows(found) == [row for row, time in zip(rows(every), times, strict=True) if time <= bounded.most]
+        fewer += len(found) < len(every)
+    assert fewer
 
 
 @pytest.mark.parametrize("seed", range(8))
