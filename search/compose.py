@@ -265,7 +265,6 @@ class Composer:
                 if self._hopeless(label.cost + ways.least, label.foreign):
                     continue
                 for group in ways.groups:
-                    yield None
                     if label.kernels + 1 + group.launches > most:
                         continue
                     bounds = label.cost + group.bounds
@@ -314,7 +313,6 @@ class Composer:
             found = yield from self.kernels(closure, values, tensors)
             groups: list[_Group] = []
             for read, rows in found.by_reads.items():
-                yield
                 now = others | read
                 yet = yield from self._yet(now)
                 if self.model.launches(yet) == np.inf:

@@ -1,16 +1,16 @@
 """Graphs of programs that are too large to be searched whole: their pieces are searched, and the graphs of these joined.
 
-First every atom is one kernel of the program's own operators, and then every piece of the partition that would be best if
-each were one without repeated work. Then these are searched, and one piece after another, the one first that could improve
-the best partition most. Equal pieces, such as the norms of a transformer's layer, are searched once. Of the products that are
-kernels of their own, the largest may be library calls.
+First the pieces of the partition that would be best if each were one kernel without repeated work are kernels of the program's
+own operators, then the atoms are. Then these are searched, and one piece after another, the one first that could improve the best
+partition most. Equal pieces, such as the norms of a transformer's layer, are searched once. Of the products that are kernels of
+their own, the largest may be library calls.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage.cache.records import sha256
@@ -166,17 +166,26 @@ class LargeSearch:
         atoms = [1 << k for k in range(len(self.cuts.atoms))]
         best, *_ = cheapest(self.cuts, {p: [Way(cost)] for p, cost in self.estimates.items()}, 1)
         coarse = [piece for piece, _ in best.steps]
-        for limit in (0.0, self.searches.first):
-            for pieces in (atoms, coarse):
-                for piece in pieces:
-                    if self.spent.get(piece, -1.0) < limit:
-                        yield from self.search(piece, limit)
-                yield self.next()
+        for pieces in (atoms, coarse):
+            yield from self._searched(pieces, 0.0)
+        yield self.next()
+        # a graph of as many kernels as there can be, where fewer are not faster on the machine
+        apart, *_ = cheapest(self.cuts, {atom: self.ways[atom] for atom in atoms}, 1)
+        yield self.found(apart)
+        for pieces in (atoms, coarse):
+            yield from self._searched(pieces, self.searches.first)
+            yield self.next()
         yield from self.improved()
         for partition in self.partitions():
             yield self.found(partition)
         yield from self.variants()
         self.complete = not self.searches.stopped
+
+    def _searched(self, pieces: Sequence[Atoms], limit: float) -> Iterator[None]:
+        """Search these pieces, but for those that have had so many seconds, or steps."""
+        for piece in pieces:
+            if self.spent.get(piece, -1.0) < limit:
+                yield from self.search(piece, limit)
 
     def improved(self) -> Iterator[Found | None]:
         """Partitions, while pieces are searched that could improve them, in rounds that give each one more."""
