@@ -234,16 +234,20 @@ class Tuner:
             # the program's own operators, whatever time is left
             self._search(source)
         stale, size = 0, self.target.cores
+        #: seconds in which the last wave was planned
+        planning = 0.0
         pairs = explorer.leaders(size)
         try:
             while waves > 0:
                 left = self.left() - reserve * bool(self.measured)
-                if left < 0:
+                if left < planning * bool(self.measured):
                     self.cut = True
                     break
                 if not pairs and stale < PATIENCE and self.compiled < MAX_KERNELS:
                     self._search_pieces(source)
+                    start = time.perf_counter()
                     pairs = explorer.wave(min(size, MAX_KERNELS - self.compiled))
+                    planning = time.perf_counter() - start
                 if not pairs:
                     # what is found is kept for others, even where no more is compiled
                     if source.done:

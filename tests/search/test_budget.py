@@ -24,6 +24,7 @@ from mirage.mugraph.degree import analyze
 from mirage.search import tune, versions
 from mirage.search.candidates import Candidate, Candidates
 from mirage.search.decision import Decision
+from mirage.search.explore import Explorer
 from mirage.search.tune import Tuned
 from mirage.search.versions import VersionTuner
 from mirage.verify.equivalence import Verifier
@@ -215,3 +216,23 @@ def test_the_budget_is_kept_where_no_further_size_is_measured(monkeypatch: pytes
     seconds, _, decision = tuned(monkeypatch, 20.0, 1, library_s=0.01, kernel_s=0.1, compile_s=2.0)
     assert seconds <= 22.0
     assert len(decision.points) == 1
+
+
+@pytest.mark.parametrize("planning", [2.5, 3.5, 4.0, 5.0])
+def test_a_wave_that_takes_longer_to_plan_than_is_left_is_not_planned(
+    monkeypatch: pytest.MonkeyPatch, planning: float
+) -> None:
+    begun: list[float] = []
+    wave = Explorer.wave
+
+    def slow(self: Explorer, count: int) -> Any:
+        clock: Any = vars(tune)["time"]
+        begun.append(clock.now)
+        clock.sleep(planning)
+        return wave(self, count)
+
+    monkeypatch.setattr(Explorer, "wave", slow)
+    seconds, _, _ = tuned(monkeypatch, 20.0, 1, library_s=0.01, kernel_s=0.1, compile_s=0.5)
+    end = versions.ONLY_SHARE * 20.0 - tune.FINAL_SECONDS
+    assert len(begun) >= 2 and all(at + planning <= end for at in begun)
+    assert seconds <= 22.0
