@@ -41,6 +41,8 @@ from benchmarks.search.adversary import adversary_table, by_kind
 from benchmarks.search.adversary import measure as measure_adversary
 from benchmarks.search.anytime import anytime_table
 from benchmarks.search.anytime import measure as measure_anytime
+from benchmarks.search.by_hand import by_hand_table
+from benchmarks.search.by_hand import measure as measure_by_hand
 from benchmarks.search.kills import kills_summary
 from benchmarks.search.kills import measure as measure_kills
 from benchmarks.search.large_programs import large_table
@@ -253,6 +255,8 @@ def _scaling(run: _Run) -> None:
 def _large(run: _Run) -> None:
     rows = list(measure_large(run.cut, _say))
     run.page.write({"large": large_table(rows).markdown()}, {"large": as_rows(rows)})
+    by_hand = list(measure_by_hand([], say=_say))
+    run.page.write({"partitions": by_hand_table(by_hand).markdown()}, {"partitions": as_rows(by_hand)})
 
 
 def _anytime(run: _Run) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -101,15 +102,20 @@ class _Label:
 
 
 class Composer:
-    """Composes the kernel graphs of a program within some limits."""
+    """Composes the kernel graphs of a program within some limits.
 
-    def __init__(self, tensors: Tensors, model: CostModel, limits: Limits) -> None:
+    With `most`, only of those that take at most so many ns as modelled, and of the block graphs of a kernel that read the same
+    tensors only the one that takes least: what is found is the cheapest graph, and some that differ in their kernels.
+    """
+
+    def __init__(self, tensors: Tensors, model: CostModel, limits: Limits, most: float = math.inf) -> None:
         self.tensors = tensors
         self.model = model
+        self.most = most
         self.max_results = limits.results
         self.labels = 0
         self.extractors = [
-            Extractor(c, model, limit=limits.operators, max_inputs=limits.inputs) for c in tensors.closures
+            Extractor(c, model, limit=limits.operators, max_inputs=limits.inputs, most=most) for c in tensors.closures
         ]
         self._finished = Fronts()
         self._least: dict[int, Cost] = {}
@@ -117,6 +123,7 @@ class Composer:
         self._writes: dict[tuple[int, tuple[Value, ...]], Cost] = {}
         self._choices: dict[tuple[int, tuple[Value, ...]], _Kernels] = {}
         self._ways: dict[tuple[int, tuple[Value, ...], int], _Ways] = {}
+        self._below: dict[Value, frozenset[KernelTensor]] = {}
         self._order = self._topological()
         self._number = {t: i for i, t in enumerate(self._order)}
 
@@ -127,25 +134,13 @@ class Composer:
 
     def _topological(self) -> list[KernelTensor]:
         """All tensors, each after those that its producers may read."""
-        below: dict[Value, frozenset[KernelTensor]] = {}
-
-        def reads(v: Value) -> frozenset[KernelTensor]:
-            found = below.get(v)
-            if found is None:
-                if v.source is not None:
-                    found = frozenset((v.source,)) if isinstance(v.source, KernelTensor) else frozenset()
-                else:
-                    found = frozenset().union(*(reads(u) for d in v.derivations for u in d.operands))
-                below[v] = found
-            return found
-
         done: dict[KernelTensor, None] = {}
 
         def visit(t: KernelTensor) -> None:
             if t in done:
                 return
             # a kernel that reads its own result only copies it (`kernels` drops it)
-            needed = {u for _, v in t.producers for u in reads(v) if u is not t}
+            needed = {u for _, v in t.producers for u in self._reads(v) if u is not t}
             for u in sorted(needed, key=lambda u: u.number):
                 visit(u)
             done[t] = None
@@ -153,6 +148,17 @@ class Composer:
         for t in self.tensors.all:
             visit(t)
         return list(done)
+
+    def _reads(self, v: Value) -> frozenset[KernelTensor]:
+        """The tensors that a kernel up to a value may read."""
+        found = self._below.get(v)
+        if found is None:
+            if v.source is not None:
+                found = frozenset((v.source,)) if isinstance(v.source, KernelTensor) else frozenset()
+            else:
+                found = frozenset().union(*(self._reads(u) for d in v.derivations for u in d.operands))
+            self._below[v] = found
+        return found
 
     def _bit(self, t: KernelTensor) -> int:
         return 1 << self._number[t]
@@ -162,6 +168,14 @@ class Composer:
         key = (closure, values)
         found = self._choices.get(key)
         if found is None:
+            yield
+            if self.most < math.inf:
+                below = frozenset().union(*map(self._reads, values)).difference(tensors)
+                # in this order, those that one follows from come before it
+                for t in sorted(below, key=self._number.__getitem__):
+                    floor = yield from self._floor(t)
+                    possible = self.model.launches(floor) < math.inf
+                    self.extractors[closure].comes_after(t, self.model.total(floor) if possible else math.inf)
             choices = yield from self.extractors[closure].choices(values)
             # one that reads its own result only copies it
             choices = [c for c in choices if not any(v.source in tensors for v in c.leaves)]
@@ -254,7 +268,8 @@ class Composer:
                     if label.kernels + 1 + group.launches > most:
                         continue
                     bounds = label.cost + group.bounds
-                    for i in np.flatnonzero(~self._finished.own.dominates_each(bounds * ROUNDING)):
+                    hopeless = self._finished.own.dominates_each(bounds * ROUNDING)
+                    for i in np.flatnonzero(~hopeless & (label.time + group.times <= self.most)):
                         choice, total = ways.choices[group.numbers[i]], label.cost + group.costs[i]
                         foreign = label.foreign or choice.foreign
                         if foreign and self._hopeless(bounds[i], foreign):

@@ -20,7 +20,12 @@ from mirage.search.closure import Closure, Derivation, Value
 from mirage.search.cost import Cost, CostModel, Place
 from mirage.search.labels import Derivations, Finished, Problem, finished, members
 from mirage.search.native import NativeDerivations, native_labels
+from mirage.search.pareto import Fronts
 from mirage.search.steps import Steps
+from mirage.search.tensors import KernelTensor
+
+#: ways that are looked at between two steps
+FEW = 64
 
 
 @dataclass(frozen=True)
@@ -67,13 +72,23 @@ class Order:
 
 
 class Extractor:
-    """Extracts the block graphs of one closure, of at most `limit` operators and `max_inputs` tensors read each."""
+    """Extracts the block graphs of one closure, of at most `limit` operators and `max_inputs` tensors read each.
 
-    def __init__(self, closure: Closure, model: CostModel, *, limit: int, max_inputs: int) -> None:
+    With `most`, only of those that take at most so many ns as modelled, with the kernels before them (`comes_after`), and of
+    those that read the same tensors only the one that takes least.
+    """
+
+    def __init__(
+        self, closure: Closure, model: CostModel, *, limit: int, max_inputs: int, most: float = math.inf
+    ) -> None:
         self.plan = closure.plan
         self.model = model
         self.limit = limit
         self.max_inputs = max_inputs
+        self.most = most
+        self.cheapest = most < math.inf
+        #: by the number of a leaf, how long the kernels take that come before it
+        self._after: dict[int, float] = {}
         self.labels = 0
         self.order = Order(closure.values)
         targets = zip(closure.program.nodes, closure.al.targets, strict=True)
@@ -92,6 +107,14 @@ class Extractor:
     def _is_foreign(self, value: Value, d: Derivation) -> bool:
         """Whether a derivation is a difference that the program does not take."""
         return d.op == "sub" and value.form not in self._differences
+
+    def comes_after(self, tensor: KernelTensor, ns: float) -> None:
+        """A kernel that reads a result of others comes after so many ns of theirs, at least."""
+        for v in self.order.values[: self.order.leaves]:
+            if v.source is tensor:
+                self._after[self.order.number[v]] = ns
+                for grid in self._grids.values():
+                    grid.comes_after(self.order.number[v], ns)
 
     def _grid(self, parallel: tuple[str, ...]) -> _Grid:
         found = self._grids.get(parallel)
@@ -112,12 +135,21 @@ class Extractor:
         for count in range(len(reduced) + 1):
             for whole in itertools.combinations(reduced, count):
                 grid = self._grid(tuple(a for a in shared if a not in self._joined and a not in whole))
-                problem = Problem(
-                    grid.derivations, self._bitset(goals), grid.written(goals), self.limit, self.max_inputs
-                )
+                written = grid.written(goals)
+                # the cost of a label is its time where the cheapest are wanted
+                least = np.zeros(1) if self.cheapest else written
+                goal = self._bitset(goals)
+                problem = Problem(grid.derivations, goal, least, self.limit, self.max_inputs, self.most)
                 for found in (yield from self._finished(problem, grid)):
-                    done.append((replace(found, cost=found.cost + grid.read(found.leaves)), grid))
-        return [self._choice(goals, found, grid) for found, grid in _undominated(done)]
+                    cost = written + grid.prices[found.derivations].sum(axis=0) if self.cheapest else found.cost
+                    done.append((replace(found, cost=cost + grid.read(found.leaves)), grid))
+                yield
+        choices = []
+        for count, (found, grid) in enumerate((yield from _undominated(done))):
+            if count % FEW == 0:
+                yield
+            choices.append(self._choice(goals, found, grid))
+        return choices
 
     def _finished(self, problem: Problem, grid: _Grid) -> Steps[list[Finished]]:
         """By the compiled loop, from the moment at which it is there."""
@@ -182,18 +214,19 @@ class Extractor:
         return Choice(tuple(goals), chosen, leaves, found.cost, grid.place.parallel, tuple(exps), found.foreign)
 
 
-def _undominated(done: Sequence[tuple[Finished, _Grid]]) -> list[tuple[Finished, _Grid]]:
+def _undominated(done: Sequence[tuple[Finished, _Grid]]) -> Steps[list[tuple[Finished, _Grid]]]:
     """Ways, with their grids, without those for which another one reads no more, costs no more, and may stand for them."""
     kept: list[tuple[Finished, _Grid]] = []
+    #: the costs of what is kept, by what may stand for one another, and then by the leaves read
+    rivals: dict[tuple[int, _Grid | None], dict[int, Fronts]] = {}
     # a rival comes first: it is less in the first entry in which they differ
     order = sorted(done, key=lambda pair: (pair[0].leaves.bit_count(), pair[0].foreign, pair[0].cost.tolist()))
-    for way, grid in order:
-        rivals = [
-            k.cost for k, other in kept
-            if not k.leaves & ~way.leaves and k.exps == way.exps and (other is grid or not way.exps)
-            and (way.foreign or not k.foreign)
-        ]  # fmt: skip
-        if not rivals or not (np.array(rivals) <= way.cost).all(axis=1).any():
+    for count, (way, grid) in enumerate(order):
+        if count % FEW == 0:
+            yield
+        fronts = rivals.setdefault((way.exps, grid if way.exps else None), {})
+        if not any(f.dominates(way.cost, way.foreign) for leaves, f in fronts.items() if not leaves & ~way.leaves):
+            fronts.setdefault(way.leaves, Fronts()).add(way.cost, way.foreign)
             kept.append((way, grid))
     return kept
 
@@ -223,8 +256,11 @@ class _Grid:
             self.pairs += [(v, d) for d in v.derivations if v.source is None and not set(d.reduce) & set(parallel)]
             first.append(len(self.pairs))
         prices = [_price(model, self.place, v, d) for v, d in self.pairs]
+        self.prices = np.array(prices).reshape(-1, model.length)
         times = [model.total(p) for p in prices]
         least = [0.0] * order.leaves
+        for leaf, ns in extractor._after.items():
+            least[leaf] = ns
         for number in range(order.leaves, len(order.values)):
             least.append(
                 min(
@@ -238,7 +274,7 @@ class _Grid:
         leaves = order.values[: order.leaves]
         self._reads = [model.transfer(v.axes, self.place, held=True) for v in leaves]
         self.derivations = Derivations(
-            order.leaves, first, np.array(prices).reshape(-1, model.length), times,
+            order.leaves, first, np.array(times).reshape(-1, 1) if extractor.cheapest else self.prices, times,
             [extractor._bitset(d.operands) for _, d in self.pairs], [d.op == "exp" for _, d in self.pairs],
             [extractor._is_foreign(v, d) for v, d in self.pairs], least,
             extractor._bitset([v for v in leaves if not v.is_scalar_leaf]),
@@ -247,6 +283,11 @@ class _Grid:
     @cached_property
     def arrays(self) -> NativeDerivations:
         return NativeDerivations(self.derivations)
+
+    def comes_after(self, leaf: int, ns: float) -> None:
+        self.derivations.least[leaf] = ns
+        if "arrays" in vars(self):
+            self.arrays.least[leaf] = ns
 
     def read(self, leaves: int) -> Cost:
         """What it costs to read these leaves."""

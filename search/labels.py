@@ -40,8 +40,9 @@ class Derivations:
 
     Derivations are numbered value by value: those of value v from `first[v]` to `first[v + 1]`. Of each, `prices` has the cost (a
     row), `times` the weighted sum of that, `operands` the bit set of values that it needs, `exp` whether it is an exp, `foreign`
-    whether it is a difference that the program does not take. `least` has a lower bound of the time that each value takes,
-    infinite where it has no derivation; `inputs` the bit set of the leaves that count as inputs.
+    whether it is a difference that the program does not take. `least` has a lower bound of the time that each value takes, of a
+    leaf that of what comes before it, infinite where it has no derivation; `inputs` the bit set of the leaves that count as
+    inputs.
     """
 
     leaves: int
@@ -65,7 +66,8 @@ class Derivations:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be computed: a bit set of values (`goals`), by at most so many operators that read at most so many inputs.
+    """What is to be computed: a bit set of values (`goals`), by at most so many operators that read at most so many inputs and
+    take at most so long (ns as modelled, without what is read and written).
 
     `written` is what every kernel with these results costs.
     """
@@ -75,6 +77,7 @@ class Problem:
     written: Cost
     max_operators: int
     max_inputs: int
+    most: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,8 @@ def finished(problem: Problem) -> Steps[tuple[list[Finished], int]]:
             if (now & given.inputs).bit_count() > problem.max_inputs:
                 continue
             rest = given.rest(now)
-            if rest == math.inf:
+            time = label.time + given.times[d]
+            if rest == math.inf or time + rest > problem.most:
                 continue
             cost = label.cost + given.prices[d]
             exps = label.exps | (given.exp[d] << number)
@@ -138,7 +142,6 @@ def finished(problem: Problem) -> Steps[tuple[list[Finished], int]]:
             rivals = fronts.setdefault((now, exps), Fronts())
             if rivals.dominates(cost, foreign):
                 continue
-            time = label.time + given.times[d]
             member = rivals.add(cost, foreign)
             new = _Label(now, exps, cost, time, foreign, label.operators + 1, label, d, *member)
             # the newest of many equally cheap ones goes first, so that graphs are finished early

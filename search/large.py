@@ -1,26 +1,23 @@
 """Graphs of programs that are too large to be searched whole: their pieces are searched, and the graphs of these joined.
 
-First every atom is one kernel of the program's own operators, and then every piece of the partition that would be best if
-each were one without repeated work. Then these are searched, and one piece after another, the one first that could improve
-the best partition most. Equal pieces, such as the norms of a transformer's layer, are searched once. Of the products that are
-kernels of their own, the largest may be library calls.
+First the pieces of the partition that would be best if each were one kernel without repeated work are kernels of the program's
+own operators, then the atoms are. Then these are searched, and one piece after another, the one first that could improve the best
+partition most. Equal pieces, such as the norms of a transformer's layer, are searched once. Of the products that are kernels of
+their own, the largest may be library calls.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from mirage.cache.records import sha256
 from mirage.ir.axes import AxisProgram
 from mirage.ir.canonical import Canonical, canonical_key
 from mirage.ir.dims import evaluate
 from mirage.ir.operator import PRODUCTS
-from mirage.ir.types import DTYPES
 from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph, Role
@@ -28,13 +25,13 @@ from mirage.mugraph.predefined import single_operators, with_predefined
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.rename import rename_mugraph
 from mirage.search.checkpoint import Checkpoint
-from mirage.search.cost import Cost, CostModel, Place
 from mirage.search.cuts import MAX_OPERATORS, SOURCES, Atoms, Cuts
 from mirage.search.generate import undominated
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.search.options import SearchOptions
 from mirage.search.partitions import Partition, Way, cheapest, most_promising
 from mirage.search.pieces import join, piece_of
+from mirage.search.prices import Prices
 from mirage.search.stream import Search
 from mirage.search.units import Accept
 
@@ -95,7 +92,7 @@ class LargeSearch:
         self.axis_sizes = axis_sizes = {a: evaluate(d, sizes) for a, d in program.axes.items()}
         self.cuts = Cuts(program, axis_sizes)
         self.pieces = {p: piece_of(program, self.cuts.nodes(p)) for p in self.cuts.pieces}
-        self.prices = Prices(program, axis_sizes, options)
+        self.prices = Prices.of(program, axis_sizes, options)
         self.searches: _Searches = beside.searches if beside is not None else _Searches(sizes, options, checkpoint)
         #: what every piece costs as one kernel (ns)
         self.estimates = {p: self.prices.together(piece.program) for p, piece in self.pieces.items()}
@@ -169,17 +166,26 @@ class LargeSearch:
         atoms = [1 << k for k in range(len(self.cuts.atoms))]
         best, *_ = cheapest(self.cuts, {p: [Way(cost)] for p, cost in self.estimates.items()}, 1)
         coarse = [piece for piece, _ in best.steps]
-        for limit in (0.0, self.searches.first):
-            for pieces in (atoms, coarse):
-                for piece in pieces:
-                    if self.spent.get(piece, -1.0) < limit:
-                        yield from self.search(piece, limit)
-                yield self.next()
+        for pieces in (atoms, coarse):
+            yield from self._searched(pieces, 0.0)
+        yield self.next()
+        # a graph of as many kernels as there can be, where fewer are not faster on the machine
+        apart, *_ = cheapest(self.cuts, {atom: self.ways[atom] for atom in atoms}, 1)
+        yield self.found(apart)
+        for pieces in (atoms, coarse):
+            yield from self._searched(pieces, self.searches.first)
+            yield self.next()
         yield from self.improved()
         for partition in self.partitions():
             yield self.found(partition)
         yield from self.variants()
         self.complete = not self.searches.stopped
+
+    def _searched(self, pieces: Sequence[Atoms], limit: float) -> Iterator[None]:
+        """Search these pieces, but for those that have had so many seconds, or steps."""
+        for piece in pieces:
+            if self.spent.get(piece, -1.0) < limit:
+                yield from self.search(piece, limit)
 
     def improved(self) -> Iterator[Found | None]:
         """Partitions, while pieces are searched that could improve them, in rounds that give each one more."""
@@ -378,32 +384,3 @@ def _alternatives(ways: list[Way]) -> list[Way]:
         if not any(k.splits <= way.splits for k in kept):
             kept.append(way)
     return kept
-
-
-class Prices:
-    """What programs over the axes of one cost as modelled (ns)."""
-
-    def __init__(self, program: AxisProgram, axis_sizes: Mapping[str, int], options: SearchOptions) -> None:
-        free = [a for a, d in program.axes.items() if d.free_symbols]
-        self.model = CostModel(axis_sizes, free, DTYPES[program.dtype].itemsize, options.rates)
-
-    def together(self, program: AxisProgram) -> float:
-        """One kernel that repeats no work."""
-        stored = [x.axes for x in program.inputs] + [program.nodes[o.value].axes for o in program.outputs]
-        cost = self.model.launch() + sum(self.model.written(axes) for axes in stored)
-        return self.model.total(cost + sum(self._operators(program)))
-
-    def apart(self, program: AxisProgram) -> float:
-        """Every operator by itself, as a library has it."""
-        cost = np.zeros(self.model.length)
-        for n in program.nodes:
-            if n.op not in SOURCES:
-                tensors = [*(program.nodes[j].axes for j in n.operands), n.axes]
-                cost = cost + self.model.launch() + sum(self.model.written(axes) for axes in tensors)
-        return self.model.total(cost + sum(self._operators(program)))
-
-    def _operators(self, program: AxisProgram) -> Iterator[Cost]:
-        for n in program.nodes:
-            if n.op not in SOURCES:
-                operands = [program.nodes[j].axes for j in n.operands]
-                yield self.model.operator(n.op, operands, n.axes, Place((), (), None), varying=False, whole=True)

@@ -6,7 +6,7 @@ import ctypes
 import math
 import os
 import threading
-from ctypes import POINTER, c_int64, c_void_p
+from ctypes import POINTER, c_double, c_int64, c_void_p
 
 import numpy as np
 
@@ -15,8 +15,8 @@ from mirage.kernels.cpu.compile import toolchain
 from mirage.search.labels import Derivations, Finished, Problem
 from mirage.search.steps import Steps
 
-#: labels between two steps: some milliseconds
-STEP = 10_000
+#: what is done between two steps: labels, their derivations and the labels that these are compared with; a millisecond or two
+STEP = 5_000
 
 _MORE, _NO_MEMORY = -1, -2
 
@@ -26,6 +26,7 @@ class _Problem(ctypes.Structure):
         *((name, c_int64) for name in ("values", "leaves", "words", "length", "max_operators", "max_inputs")),
         ("first", c_void_p), ("prices", c_void_p), ("times", c_void_p), ("operands", c_void_p), ("exp", c_void_p),
         ("foreign", c_void_p), ("least", c_void_p), ("inputs", c_void_p), ("goals", c_void_p), ("written", c_void_p),
+        ("most", c_double),
     )  # fmt: skip
 
 
@@ -61,6 +62,8 @@ class NativeLabels:
         self._begin.argtypes, self._begin.restype = [POINTER(_Problem)], c_void_p
         self._run = library.extract_run
         self._run.argtypes, self._run.restype = [c_void_p, c_int64], c_int64
+        self._looked = library.extract_looked
+        self._looked.argtypes, self._looked.restype = [c_void_p], c_int64
         self._count = library.extract_count
         self._count.argtypes, self._count.restype = [c_void_p], c_int64
         self._results = library.extract_results
@@ -69,7 +72,7 @@ class NativeLabels:
         self._free.argtypes, self._free.restype = [c_void_p], None
 
     def finished(self, problem: Problem, arrays: NativeDerivations) -> Steps[tuple[list[Finished], int]]:
-        """As `labels.finished`; a step per `STEP` labels. Raises MemoryError."""
+        """As `labels.finished`; a step per `STEP`. Raises MemoryError."""
         given = arrays.given
         goals, written = arrays.bits(problem.goals), np.ascontiguousarray(problem.written, np.float64)
         described = _Problem(
@@ -78,18 +81,17 @@ class NativeLabels:
                 arrays.first, arrays.prices, arrays.times, arrays.operands, arrays.exp, arrays.foreign, arrays.least,
                 arrays.inputs, goals, written,
             )),
+            problem.most,
         )  # fmt: skip
         state = self._begin(ctypes.byref(described))
         if not state:
             raise MemoryError("extraction: no memory for its labels")
-        looked = 0
         try:
-            while (left := self._run(state, STEP)) == _MORE:
-                looked += STEP
+            while (found := self._run(state, STEP)) == _MORE:
                 yield
-            if left == _NO_MEMORY:
+            if found == _NO_MEMORY:
                 raise MemoryError("extraction: no memory for its labels")
-            return self._read(state, problem, arrays), looked + STEP - left
+            return self._read(state, problem, arrays), self._looked(state)
         finally:
             self._free(state)
 

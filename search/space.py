@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from mirage.ir.axes import AxisProgram
@@ -102,11 +103,11 @@ class Space:
         """The operators of Table 1, beyond the program's own, that were not applied to all values."""
         return list(dict.fromkeys(name for c in self.tensors.closures for name in c.untried))
 
-    def composer(self) -> Composer:
-        """Composes what is there."""
+    def composer(self, most: float = math.inf) -> Composer:
+        """Composes what is there: graphs that take at most so many ns, as modelled."""
         if not self.complete:
             self.tensors.collect()
-        return Composer(self.tensors, self.model, self.limits)
+        return Composer(self.tensors, self.model, self.limits, most)
 
     def _tensors(self, sites: Sites) -> Tensors:
         al = self.algebras

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
 from mirage.drawing.show import Displayed
 from mirage.errors import TermTooLarge
@@ -24,6 +25,9 @@ from mirage.search.units import FUSED, Accept, Found, Payload, Units, Worker, ra
 #: steps of finding values after which graphs are made, for as many steps, of those that there are; then twice as many, and so
 #: on. Not a time, so that a search that ends within the first round finds the same on every machine
 ROUND_STEPS = 1000
+#: times as long as the program's own operators in one kernel would take if it repeated no work: where a search takes long, graphs
+#: that take longer come after all others. If none is found, twice as long, and so on
+SOON = 1.25
 #: `advance` returns with so many results, or so many seconds after the first
 FEW = 8
 SOON_S = 0.05
@@ -185,38 +189,55 @@ class Search(Displayed, drawn_by="mirage.search.draw"):
         count = ROUND_STEPS
         while True:
             yield from islice(units.close(), count)
-            for found in (*self.found, *self.known):
+            for found in self.known:
                 units.know(found)
             if units.space.complete:
                 break
-            yield from islice((None for unit in units.ranges for _ in self._unit(units, unit)), count)
+            yield from islice(chain(self._soon(units), self._ranges(units)), count)
             count *= 2
         if self._executor is not None:
             yield from self._in_executor(self._executor)
             return
-        for unit in units.ranges:
-            yield from self._unit(units, unit)
+        every = self._ranges(units)
+        yield from islice(every, ROUND_STEPS)
+        if len(self.finished) < len(self.units):
+            yield from self._soon(units)
+        yield from every
 
-    def _unit(self, units: Units, unit: str) -> Iterator[None]:
+    def _ranges(self, units: Units, most: float = math.inf) -> Iterator[None]:
+        """All units but the first, with the graphs that take at most so many ns as modelled."""
+        for unit in units.ranges:
+            yield from self._unit(units, unit, most)
+
+    def _soon(self, units: Units) -> Iterator[None]:
+        """Graphs that might be much faster than what there is, before all others: as when a tree is searched ever deeper (Korf,
+        1985), a bound that is too low costs little.
+        """
+        most = SOON * units.together
+        while most < min((f.cost for f in self.found), default=math.inf):
+            yield from self._ranges(units, most)
+            most *= 2
+
+    def _unit(self, units: Units, unit: str, most: float = math.inf) -> Iterator[None]:
         if unit in self.finished:
             return
         kept = self._checkpoint.get(unit, Payload) if self._checkpoint else None
         if kept is not None:
             for found in kept:
-                if unit != FUSED:
-                    units.know(found)
+                units.know(found)
                 self.found.append(found)
             self.finished.append(unit)
             yield
             return
         # what a round found is not found again by the next one
         mine = self._by_unit.setdefault(unit, [])
-        for item in units.run(unit):
+        for item in units.run(unit, most):
             if item is not None:
                 mine.append(item)
                 self.found.append(item)
+                units.know(item)
             yield
-        if unit != FUSED and not units.space.complete:
+        if unit != FUSED and (most < math.inf or not units.space.complete):
             return
         self.finished.append(unit)
         if self._checkpoint is not None:

@@ -44,8 +44,9 @@ WAVE = 2
 PATIENCE, BETTER = 4, 0.02
 #: schedules of one graph that `Tuner.schedules` gives
 SCHEDULES = 6
-#: seconds of the search at a time, while a compiler may end meanwhile
-SLICE_S = 0.05
+#: seconds of the search at a time, while a compiler may end meanwhile; and the share of the time that the search of a large
+#: program has at least, whose best graphs are joined as its pieces are searched
+SLICE_S, SEARCH_SHARE = 0.05, 0.1
 #: how often each kernel of a wave is called, and the seconds (share of the budget) that this takes at least (at most)
 RACE_CALLS, RACE_SECONDS, RACE_SHARE = 30, 0.05, 0.04
 #: the fastest kernels, and graphs, that are measured last, with the baselines, and the seconds (share of the budget) that this
@@ -240,16 +241,21 @@ class Tuner:
             # the program's own operators, whatever time is left
             self._search(source)
         stale, size = 0, self.target.cores
+        #: seconds in which the last wave was planned
+        planning = 0.0
         # what is compiled now, what else of this wave then, and whether this was that
         pairs, waiting, goes_on = explorer.leaders(size), [], False
         try:
             while waves > 0:
                 left = self.left() - reserve * bool(self.measured)
-                if left < 0:
+                if left < planning * bool(self.measured):
                     self.cut = True
                     break
                 if not pairs and stale < PATIENCE and self.compiled < MAX_KERNELS:
+                    self._search_pieces(source)
+                    start = time.perf_counter()
                     pairs = explorer.wave(min(size, MAX_KERNELS - self.compiled))
+                    planning = time.perf_counter() - start
                     if not self.measured:
                         # the first kernel is compiled alone: others would hold it up where cores are few
                         pairs, waiting = pairs[:1], pairs[1:]
@@ -320,6 +326,17 @@ class Tuner:
         if fresh:
             self.progress(self._so_far())
         return bool(fresh)
+
+    def _search_pieces(self, source: Candidates) -> None:
+        """Give the search of a large program its share of the time, once there is a kernel: calls of its kernels, and checks of
+        its graphs, may have left none.
+        """
+        begun = self.deadline - self.budget
+        while self.measured and source.pieces is not None and not source.pieces.done:
+            now = time.perf_counter()
+            if now >= self.deadline or source.seconds["search"] >= SEARCH_SHARE * (now - begun):
+                return
+            self._search(source)
 
     def _so_far(self) -> str:
         best = f", the fastest takes {self.fastest_us:,.1f} us" if self.measured else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import uuid
@@ -21,6 +22,7 @@ from mirage.search.compose import Composer, Kernel
 from mirage.search.cost import Cost
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, Outcome
 from mirage.search.options import SearchOptions
+from mirage.search.prices import Prices
 from mirage.search.space import Space
 from mirage.search.tensors import KernelTensor
 
@@ -81,25 +83,38 @@ class Units:
         self._safety = SafetyCheck() if safe else None
         self._assembler = Assembler(program)
         self._closing = self.space.close()
-        self._composer: Composer | None = None
+        #: by how long graphs may take (ns)
+        self._composers: dict[float, Composer] = {}
+        self._known: dict[int, Found] = {}
 
     def close(self) -> Iterator[None]:
         """Close the space, in steps; where they were left, they go on."""
-        self._composer = None
+        self._composers.clear()
         # not `yield from`, which would end it with this generator
         for _ in self._closing:
             yield
 
     def know(self, found: Found) -> None:
         """A graph is there already: what it dominates is not looked at."""
-        self._composed().know(found.entries, found.foreign)
+        if id(found) not in self._known:
+            self._known[id(found)] = found
+            for composer in self._composers.values():
+                composer.know(found.entries, found.foreign)
 
-    def run(self, unit: str) -> Iterator[Found | None]:
-        """The graphs of a unit; None between steps of the work. All but those of `FUSED` are of the values that there are."""
+    @property
+    def together(self) -> float:
+        """What the program's own operators cost as one kernel that repeats no work (ns)."""
+        space = self.space
+        return Prices(space.model).together(space.program)
+
+    def run(self, unit: str, most: float = math.inf) -> Iterator[Found | None]:
+        """The graphs of a unit that take at most so many ns as modelled; None between steps of the work. All but those of `FUSED`
+        are of the values that there are.
+        """
         if unit == FUSED:
             yield from self._fused()
             return
-        composer = self._composed()
+        composer = self._composed(most)
         few, most = self.ranges[unit]
         outputs = self.space.tensors.outputs()
         for graph in composer.compose(few, most, lambda kernels: self._accepted(kernels, outputs)):
@@ -109,10 +124,15 @@ class Units:
                 cost = self.space.model.total(graph.cost)
                 yield Found(list(graph.graphs), cost, graph.cost, graph.foreign, graph.at)
 
-    def _composed(self) -> Composer:
-        if self._composer is None:
-            self._composer = self.space.composer()
-        return self._composer
+    def _composed(self, most: float) -> Composer:
+        composer = self._composers.get(most)
+        if composer is None:
+            # those of less time than this are not asked again
+            self._composers = {m: c for m, c in self._composers.items() if m > most}
+            composer = self._composers[most] = self.space.composer(most)
+            for found in self._known.values():
+                composer.know(found.entries, found.foreign)
+        return composer
 
     def _fused(self) -> Iterator[Found | None]:
         for kernels in self.space.fused():

@@ -39,6 +39,8 @@ from mirage.search.tune import COLD_SHARE, Tuned, Tuner
 GIVEN_SHARE = 0.65
 #: and of the rest, for the table of what was found
 TABLE_SHARE = 0.45
+#: share of the budget for the given sizes where a call takes so long that no others are measured
+ONLY_SHARE = 0.85
 #: seconds that a race, and the last measurement, at one point take at most; and the last one at given sizes
 RACE_SECONDS = 0.15
 TABLE_SECONDS, GIVEN_SECONDS = 0.2, 2.0
@@ -59,6 +61,8 @@ CLOSE, FIRST_RIVALS, RIVALS = 1.2, 6, 4
 FAR, TRIES = 4.0, 3
 #: calls of the best version, and of the library's, that the time at a point has to suffice for
 CALLS, LIBRARY_CALLS = 60, 8
+#: one of so many parts of the time for further sizes is what a point takes at most
+POINT_PART = 4
 #: and calls of the library's that the time for given sizes has to suffice for, and where it does not, for their visit
 CALLS_GIVEN, CALLS_VISIT = 4, 3
 #: operations of the program up to which results at a point are compared with float64
@@ -128,6 +132,7 @@ class VersionTuner:
         self.baselines = baselines
         self.constants = constants
         start = time.perf_counter()
+        self.budget = budget
         self.deadline = start + budget
         self.seed = seed
         self.progress = progress
@@ -166,8 +171,19 @@ class VersionTuner:
     def _so_far(self, source: Candidates, tuner: Tuner) -> None:
         """Tell what was measured at the first given sizes, where only the library's first call was timed."""
         library = {"library": Timing.once(tuner.expected["library"])}
+        tuner.deadline = self._end(tuner)
         tuned = Tuned(tuner.told(tuner.ready, source), library, tuner.compiled, [], OUT_OF_TIME)
         self.keep(tuned, fastest(tuned, tuner.sizes))
+
+    def _end(self, tuner: Tuner) -> float:
+        """When to stop at the first given sizes: later, if calls at another point, which take no less time than these, do not fit
+        what is kept for them.
+        """
+        if self.alone or len(self.anchors) > 1:
+            return tuner.deadline
+        seconds = (1 - GIVEN_SHARE) * self.budget * (1 - TABLE_SHARE)
+        fit = _calls_seconds(tuner.fastest_us, 1e6 * tuner.expected["library"]) <= seconds / POINT_PART
+        return self.deadline - (1 - (GIVEN_SHARE if fit else ONLY_SHARE)) * self.budget
 
     @cached_property
     def _arrays(self) -> dict[tuple[int, tuple[int, ...]], np.ndarray]:
@@ -272,7 +288,7 @@ class VersionTuner:
         """Measure at further sizes, while there is time."""
         seconds = self.left() * (1 - TABLE_SHARE)
         stop = time.perf_counter() + seconds
-        points = sample_points(self.anchors, self._allowed(tuned, seconds / 4))
+        points = sample_points(self.anchors, self._allowed(tuned, seconds / POINT_PART))
         whole = sample_points(self.anchors, lambda sizes: not is_empty(self.program, sizes))
         self.cutoffs.add("further sizes too large to be measured in the time left", sum(p not in points for p in whole))
         self.planned = len(points)
@@ -293,7 +309,7 @@ class VersionTuner:
         """Whether the program at some sizes fits the memory, and, as modelled, some calls of it these seconds."""
         library = tuned.baselines["library"].min_us
         best = min([library, *(c.timing.min_us for c in tuned.candidates if c.timing)])
-        calls = (CALLS * best + LIBRARY_CALLS * library) * 1e-6
+        calls = _calls_seconds(best, library)
 
         def allowed(sizes: Sizes) -> bool:
             if is_empty(self.program, sizes) or bytes_needed(self.program, sizes) > MEMORY_SHARE * memory_bytes():
@@ -578,6 +594,11 @@ class VersionTuner:
             [*sorted(best.values(), key=_score), *others],
             {name: timings[name] for name in self.baselines if name in timings}, self.compiled, self.rejected, reason,
         )  # fmt: skip
+
+
+def _calls_seconds(best_us: float, library_us: float) -> float:
+    """Seconds of the calls that the time at a point has to suffice for."""
+    return (CALLS * best_us + LIBRARY_CALLS * library_us) * 1e-6
 
 
 def _score(c: Candidate | None) -> float:

@@ -32,8 +32,8 @@ from mirage.mugraph.degree import program_is_stable
 from mirage.results.work import Request, answers
 from mirage.search.accuracy import random_inputs
 from mirage.search.candidates import Candidate, Candidates
-from mirage.search.large import Prices
 from mirage.search.options import SearchOptions
+from mirage.search.prices import Prices
 from mirage.search.rewriting import Rewriting
 from mirage.search.stream import Search
 from mirage.search.targets import WORTH_ARITHMETIC
@@ -174,7 +174,7 @@ def _written(program: Program, sizes: Mapping[str, int]) -> float:
     """The modelled cost of the program's operators, each by itself."""
     axes = to_axes(program)
     table = {a: evaluate(d, sizes) for a, d in axes.axes.items()}
-    return Prices(axes, table, SearchOptions()).apart(axes)
+    return Prices.of(axes, table, SearchOptions()).apart(axes)
 
 
 def _timed(program: Program, sizes: Mapping[str, int], searches: Sequence[SearchOptions]) -> list[float]:

@@ -18,6 +18,7 @@ typedef struct {
     const uint64_t *inputs;   /* the leaves that count as inputs */
     const uint64_t *goals;    /* what is open at first */
     const double *written;    /* what that costs */
+    double most;              /* what takes longer is left out */
 } Problem;
 
 typedef struct {
@@ -53,6 +54,8 @@ typedef struct {
     int64_t done_count, done_room;
     uint64_t *now, *now_exps;
     double *cost;
+    int64_t looked; /* labels */
+    int64_t work;   /* what a step may still do */
 } State;
 
 /* Room for one more element of each size; 0 if there is no memory. */
@@ -143,9 +146,11 @@ static int at_most(const State *s, const double *a, const double *b) {
     return 1;
 }
 
-static int dominated(const State *s, int64_t head, const double *cost) {
-    for (int64_t l = head; l >= 0; l = s->labels[l].next)
+static int dominated(State *s, int64_t head, const double *cost) {
+    for (int64_t l = head; l >= 0; l = s->labels[l].next) {
+        s->work--;
         if (at_most(s, s->costs + s->p.length * l, cost)) return 1;
+    }
     return 0;
 }
 
@@ -197,7 +202,8 @@ static int choose(State *s, int64_t from, int64_t value, int64_t d, const uint64
     }
     if (inputs > p->max_inputs) return 1;
     double left = rest(s, s->now);
-    if (left > 1e300) return 1;
+    double time = s->labels[from].time + p->times[d];
+    if (left > 1e300 || time + left > p->most) return 1;
     if (p->exp[d]) s->now_exps[value / 64] |= (uint64_t)1 << (value % 64);
     for (int64_t i = 0; i < p->length; i++) s->cost[i] = spent[i] + p->prices[p->length * d + i];
     int foreign = s->labels[from].foreign || p->foreign[d];
@@ -217,7 +223,6 @@ static int choose(State *s, int64_t from, int64_t value, int64_t d, const uint64
         s->fronts[f] = (Front){s->count, {-1, -1}};
     }
     int64_t *head = &s->fronts[f].head[foreign];
-    double time = s->labels[from].time + p->times[d];
     Label label = {time, from, d, *head, s->labels[from].operators + 1, (uint8_t)foreign, 1};
     *head = s->count;
     return add(s, label, time + left);
@@ -262,16 +267,18 @@ State *extract_begin(const Problem *problem) {
     return s;
 }
 
-/* Look at up to so many labels: how many of them are left over, where that was all; -1 if there are more, -2 if there is no
-   memory. */
-int64_t extract_run(State *s, int64_t labels) {
+/* Look at labels until that was about so much work: each of them, of their derivations and of the labels that these are compared
+   with counts. 0 if that was all; -1 if there are more, -2 if there is no memory. */
+int64_t extract_run(State *s, int64_t work) {
     const Problem *p = &s->p;
     uint64_t *others = s->now + p->words;
+    s->work = work;
     while (s->heaped) {
-        if (!labels) return -1;
+        if (s->work <= 0) return -1;
         int64_t from = pop(s).label;
         if (!s->labels[from].alive) continue;
-        labels--;
+        s->looked++;
+        s->work--;
         const uint64_t *open = s->open + p->words * from;
         int64_t w = p->words - 1;
         while (w > 0 && !open[w]) w--;
@@ -288,11 +295,15 @@ int64_t extract_run(State *s, int64_t labels) {
         if (s->labels[from].operators >= p->max_operators) continue;
         memcpy(others, open, (size_t)p->words * sizeof(uint64_t));
         others[value / 64] ^= (uint64_t)1 << (value % 64);
-        for (int64_t d = p->first[value]; d < p->first[value + 1]; d++)
+        for (int64_t d = p->first[value]; d < p->first[value + 1]; d++) {
+            s->work--;
             if (!choose(s, from, value, d, others)) return -2;
+        }
     }
-    return labels;
+    return 0;
 }
+
+int64_t extract_looked(const State *s) { return s->looked; }
 
 int64_t extract_count(const State *s) { return s->done_count; }
 

@@ -132,8 +132,8 @@ def test_an_interrupt_of_the_first_unit_gives_what_it_had_found(
 ) -> None:
     run = Units.run
 
-    def interrupting(self: Units, unit: str) -> Iterator[Found | None]:
-        for item in run(self, unit):
+    def interrupting(self: Units, unit: str, *most: float) -> Iterator[Found | None]:
+        for item in run(self, unit, *most):
             yield item
             if item is not None:
                 raise KeyboardInterrupt

@@ -88,9 +88,9 @@ def units(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ran: list[str] = []
     run = Units.run
 
-    def noted(self: Units, unit: str) -> Iterator[Found | None]:
+    def noted(self: Units, unit: str, *most: float) -> Iterator[Found | None]:
         ran.append(unit)
-        return run(self, unit)
+        return run(self, unit, *most)
 
     monkeypatch.setattr(Units, "run", noted)
     return ran

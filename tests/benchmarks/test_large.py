@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.large import LARGE, llama
+from benchmarks.large import LARGE, Llama
 from mirage.ir.axes import to_axes
 from mirage.ir.interpret import run_reference
 from mirage.search.cuts import SOURCES
 
 WIDTH, HEADS, SHARED, HEAD, HIDDEN = 8, 4, 2, 4, 12
-SMALL = llama(WIDTH, HEADS, SHARED, HEAD, HIDDEN)
+LAYER = Llama(WIDTH, HEADS, SHARED, HEAD, HIDDEN)
+SMALL = LAYER.programs()
 SIZES = {"b": 2, "s": 5}
 
 
@@ -63,3 +64,16 @@ def test_the_layer_is_both_blocks() -> None:
 @pytest.mark.parametrize(("name", "operators"), [("mlp_block", 13), ("attention_block", 28), ("decoder_layer", 41)])
 def test_their_operators(name: str, operators: int) -> None:
     assert sum(n.op not in SOURCES for n in to_axes(LARGE[name].trace()).nodes) == operators
+
+
+@pytest.mark.parametrize(("name", "about"), [(name, about) for name, found in LAYER.by_hand().items() for about in found])
+def test_partitions_by_hand_compute_their_programs(name: str, about: str) -> None:
+    a = arrays(name)
+    tensors = dict(a)
+    parts = LAYER.by_hand()[name][about]
+    for part in parts:
+        given = [tensors[n] for n in part.reads]
+        assert set(part.constants) <= set(part.program.input_names)
+        tensors.update(zip(part.yields, run_reference(part.program, given, SIZES, "float64"), strict=True))
+    assert len(parts) > 1 and parts[-1].yields == ("y",)
+    np.testing.assert_allclose(tensors["y"], run(name, a), rtol=1e-9, atol=1e-9)

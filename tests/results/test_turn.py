@@ -249,9 +249,9 @@ def test_two_that_superoptimize_one_program_search_once(url: str, monkeypatch: p
     ran: list[str] = []
     run = Units.run
 
-    def noted(self: Units, unit: str) -> Any:
+    def noted(self: Units, unit: str, *most: float) -> Any:
         ran.append(unit)
-        found: Any = run(self, unit)
+        found: Any = run(self, unit, *most)
         return found
 
     monkeypatch.setattr(Units, "run", noted)

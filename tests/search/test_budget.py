@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from mirage.mugraph.degree import analyze
 from mirage.search import tune, versions
 from mirage.search.candidates import Candidate, Candidates
 from mirage.search.decision import Decision
+from mirage.search.explore import Explorer
 from mirage.search.tune import Tuned
 from mirage.search.versions import VersionTuner
 from mirage.verify.equivalence import Verifier
@@ -200,3 +202,45 @@ def test_given_sizes_where_little_time_is_left_are_visited(monkeypatch: pytest.M
 def test_no_compiler_is_started_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds, result, _ = tuned(monkeypatch, 0.1, 1, 0.01, 0.005, 0.45)
     assert result.compiled == 0 and seconds < 0.15
+
+
+@pytest.mark.parametrize(
+    ("kernel_s", "library_s", "alone", "anchors", "end"),
+    [
+        (0.1, 0.1, False, 1, 117.0), (0.001, 0.5, False, 1, 117.0), (0.001, 0.01, False, 1, 113.0),
+        (0.1, 0.1, True, 1, 111.0), (0.1, 0.1, False, 2, 111.0),
+    ],
+)  # fmt: skip
+def test_what_no_further_size_may_have_is_for_the_given_one(
+    kernel_s: float, library_s: float, alone: bool, anchors: int, end: float
+) -> None:
+    """Where a call takes so long that none could be measured in the time that is kept for them: 7 of the 20 seconds until 120."""
+    tuner: Any = SimpleNamespace(deadline=111.0, fastest_us=1e6 * kernel_s, expected={"library": library_s})
+    whole: Any = SimpleNamespace(alone=alone, anchors=[{}] * anchors, budget=20.0, deadline=120.0)
+    assert VersionTuner._end(whole, tuner) == pytest.approx(end)
+
+
+def test_the_budget_is_kept_where_no_further_size_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, _, decision = tuned(monkeypatch, 20.0, 1, library_s=0.01, kernel_s=0.1, compile_s=2.0)
+    assert seconds <= 22.0
+    assert len(decision.points) == 1
+
+
+@pytest.mark.parametrize("planning", [2.5, 3.5, 4.0, 5.0])
+def test_a_wave_that_takes_longer_to_plan_than_is_left_is_not_planned(
+    monkeypatch: pytest.MonkeyPatch, planning: float
+) -> None:
+    begun: list[float] = []
+    wave = Explorer.wave
+
+    def slow(self: Explorer, count: int) -> Any:
+        clock: Any = vars(tune)["time"]
+        begun.append(clock.now)
+        clock.sleep(planning)
+        return wave(self, count)
+
+    monkeypatch.setattr(Explorer, "wave", slow)
+    seconds, _, _ = tuned(monkeypatch, 20.0, 1, library_s=0.01, kernel_s=0.1, compile_s=0.5)
+    end = versions.ONLY_SHARE * 20.0 - tune.FINAL_SECONDS
+    assert len(begun) >= 2 and all(at + planning <= end for at in begun)
+    assert seconds <= 22.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from mirage.search.assemble import Assembler
 from mirage.search.closure import Value
 from mirage.search.compose import Accept, Kernel
 from mirage.search.cost import Cost, Place
+from mirage.search.extract import Extractor
+from mirage.search.labels import Problem
 from mirage.search.plan import KernelPlan
 from mirage.search.space import Space
 from mirage.search.tensors import KernelTensor
@@ -195,6 +198,25 @@ def test_it_goes_on_step_by_step() -> None:
     assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(times))
 
 
+@pytest.mark.parametrize("name", ["gqa_decode", "two outputs", "lora"])
+def test_a_step_extracts_from_one_grid_at_most(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever bounds need to know: the kernels of all tensors that one follows from are not extracted in one go."""
+    problems: list[Problem] = []
+    finished = Extractor._finished
+
+    def noted(self: Extractor, problem: Problem, grid: Any) -> Any:
+        problems.append(problem)
+        return finished(self, problem, grid)
+
+    monkeypatch.setattr(Extractor, "_finished", noted)
+    s = space(name)
+    before = 0
+    for _ in s.composer().compose(1, 3, assembled(s)):
+        assert len(problems) <= before + 1
+        before = len(problems)
+    assert before > 1
+
+
 def test_ranges_of_kernels_are_all_graphs_together() -> None:
     s = space("gqa_decode")
     composer = s.composer()
@@ -212,6 +234,20 @@ def test_what_is_known_dominates() -> None:
         composer.know(cost, False)
     again = [a.cost for a in composer.compose(1, 2, assembled(s)) if a]
     assert len(again) == 1 and np.allclose(again[0], found[0][1])
+
+
+@pytest.mark.parametrize("name", ["gqa_decode", "lora", "two outputs", "adapter_mlp", "mean"])
+def test_the_cheapest_graph_is_among_those_of_bounded_time(name: str) -> None:
+    s = space(name)
+    every = sorted(s.model.total(cost) for _, cost in composed(s, 3))
+    bounded, whole = s.composer(1.001 * every[0]), s.composer()
+    found = [s.model.total(a.cost) for a in bounded.compose(1, 3, assembled(s)) if a]
+    assert min(found) == pytest.approx(every[0])
+    assert max(found) <= 1.001 * every[0]
+    assert [a for a in whole.compose(1, 3, assembled(s)) if a]
+    labels = [sum(e.labels for e in c.extractors) for c in (bounded, whole)]
+    assert labels[0] < labels[1] or len(every) < 3
+    assert not [a for a in s.composer(0.99 * every[0]).compose(1, 3, assembled(s)) if a]
 
 
 def test_an_output_that_no_kernel_computes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -69,6 +70,23 @@ def test_measured_and_small_programs(compiled: NativeLabels, name: str) -> None:
     assert compared(compiled, space(name))
 
 
+@pytest.mark.parametrize("name", ["gqa_decode", "lora", "softmax"])
+def test_what_takes_too_long_is_left_out(compiled: NativeLabels, name: str) -> None:
+    fewer = 0
+    for problem, arrays in problems(space(name)):
+        every, looked = finish(compiled.finished(problem, arrays))
+        if not every or looked > MOST_LABELS:
+            continue
+        times = [sum(problem.derivations.times[d] for d in f.derivations) for f in every]
+        bounded = replace(problem, most=1.001 * min(times))
+        found, looked = finish(compiled.finished(bounded, arrays))
+        again, looked_again = finish(labels.finished(bounded))
+        assert rows(found) == rows(again) and looked == looked_again
+        assert rows(found) == [row for row, time in zip(rows(every), times, strict=True) if time <= bounded.most]
+        fewer += len(found) < len(every)
+    assert fewer
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_random_programs(compiled: NativeLabels, seed: int) -> None:
     program: AxisProgram = to_axes(random_program(Random(seed), 2 + seed % 3))
@@ -91,6 +109,14 @@ def test_steps_do_not_change_it(compiled: NativeLabels, monkeypatch: pytest.Monk
             assert rows(end.value[0]) == rows(whole) and end.value[1] == looked
             break
     assert count == looked - 1
+
+
+def test_a_step_is_bounded_by_what_it_compares_too(compiled: NativeLabels, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A label of a value with many derivations, in long fronts, is more work than one of another."""
+    problem, arrays = max(problems(space("gqa_decode")), key=lambda pair: finish(compiled.finished(*pair))[1])
+    _, looked = finish(compiled.finished(problem, arrays))
+    monkeypatch.setattr(native, "STEP", looked)
+    assert sum(1 for _ in compiled.finished(problem, arrays)) > 1
 
 
 def test_it_may_be_left(compiled: NativeLabels, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from mirage.mugraph.whole import whole_program
 from mirage.results.work import Request
 from mirage.search.cost import COMPARED, compared_sizes
 from mirage.search.decide import learn
-from mirage.search.large import Prices
 from mirage.search.options import SearchOptions
+from mirage.search.prices import Prices
 from mirage.verify.equivalence import Verifier
 
 T = mi.tensor
@@ -48,7 +48,7 @@ def test_one_search_holds_both_orders_of_a_chain_whatever_sizes_it_is_made_for(s
     assert {left_first(g) for g in graphs} == {True, False}
     # and the order that takes fewer operations comes first
     left, right = (
-        Prices(axes, {a: evaluate(d, sizes) for a, d in axes.axes.items()}, SearchOptions()).apart(axes)
+        Prices.of(axes, {a: evaluate(d, sizes) for a, d in axes.axes.items()}, SearchOptions()).apart(axes)
         for axes in (to_axes(mi.trace(fn, **SPECS)) for fn in (chain, lambda a, b, c: a @ (b @ c)))
     )
     assert left_first(graphs[0]) == (left < right)
@@ -62,7 +62,7 @@ def test_both_orders_of_a_chain_run_each_where_it_takes_fewer_operations() -> No
     costs = []
     for p in points:
         sizes = {a: evaluate(d, p) for a, d in orders[0].axes.items()}
-        costs.append([Prices(o, sizes, SearchOptions()).apart(o) for o in orders])
+        costs.append([Prices.of(o, sizes, SearchOptions()).apart(o) for o in orders])
     tree = learn(["m", "n"], points, costs)
     assert {version for _, version in leaves(tree)} == {0, 1}
     for p, (left, right) in zip(points, costs, strict=True):

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.search.scaling import block as mlp_block
+from mirage.ir.axes import to_axes
+from mirage.mugraph.degree import program_is_stable
 from mirage.mugraph.graph import MuGraph
 from mirage.search import jobs, stream
 from mirage.search.checkpoint import Checkpoint
 from mirage.search.closure import Closure
 from mirage.search.generate import undominated
+from mirage.search.native import native_labels
 from mirage.search.options import SearchOptions
 from mirage.search.plan import kernel_plans
 from mirage.search.stream import Search
@@ -131,9 +137,9 @@ def test_graphs_of_the_values_that_there_are(name: str, monkeypatch: pytest.Monk
     composed: list[bool] = []
     composer = Units._composed
 
-    def noted(self: Units) -> object:
+    def noted(self: Units, most: float) -> object:
         composed.append(self.space.complete)
-        return composer(self)
+        return composer(self, most)
 
     monkeypatch.setattr(Units, "_composed", noted)
     s = started(name)
@@ -144,6 +150,40 @@ def test_graphs_of_the_values_that_there_are(name: str, monkeypatch: pytest.Monk
         assert any(f.cost <= cost * (1 + 1e-9) for f in found)
     costs = [f.cost for f in found]
     assert min(costs) == pytest.approx(min(search(name).costs))
+
+
+def test_a_graph_that_is_much_faster_comes_before_others() -> None:
+    """A norm and a gated product after an MLP have as many values as products of sums have forms: to write down all kernels of
+    one tensor takes minutes.
+    """
+    assert native_labels(wait=True) is not None
+    program = mlp_block(12)
+    s = Search(to_axes(program), dict.fromkeys(program.symbols(), 8), safe=program_is_stable(program))
+    while s.steps < 20_000 and len({f.cost for f in s.found}) < 3:
+        s.advance(0.0)
+    first = s.found[0].cost
+    assert min(f.cost for f in s.found) < first / 5
+
+
+def test_what_is_found_early_is_no_other_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that bounds how long graphs may take, again and again, finds the same in the end."""
+    monkeypatch.setattr(stream, "ROUND_STEPS", 1)
+    monkeypatch.setattr(stream, "SOON", 1e-3)
+    ran: list[float] = []
+    run = Units.run
+
+    def noted(self: Units, unit: str, most: float = math.inf) -> Any:
+        ran.append(most)
+        return run(self, unit, most)
+
+    monkeypatch.setattr(Units, "run", noted)
+    s = started("lora")
+    found = undominated(drained(s))
+    bounded = [most for most in ran if most < math.inf]
+    assert len(set(bounded)) > 3
+    assert s.stop_reason == "complete"
+    monkeypatch.undo()
+    assert [f.cost for f in found] == pytest.approx([f.cost for f in undominated(drained(started("lora")))])
 
 
 def cut(units: int) -> Callable[[Search], None]:
@@ -164,9 +204,9 @@ def test_finished_units_are_not_run_again(units: int, tmp_path: Path, monkeypatc
     cut(units)(first)
     run, ran = Units.run, []
 
-    def noted(self: Units, unit: str) -> object:
+    def noted(self: Units, unit: str, *most: float) -> object:
         ran.append(unit)
-        return run(self, unit)
+        return run(self, unit, *most)
 
     monkeypatch.setattr(Units, "run", noted)
     again = started(name, checkpoint=Checkpoint(file, "k"))

@@ -25,6 +25,7 @@ from mirage.verify.equivalence import Verifier
 from tests.api.small import limit_tuning
 from tests.kernels.kernels import cut
 from tests.programs import axes, program
+from tests.work import ByHand
 
 NAME, SIZES = "adapter_mlp", {"b": 5}
 
@@ -146,3 +147,36 @@ def test_towards_the_end_the_leader_is_tested_before_more_is_searched(left: floa
     assert Tuner._meanwhile(tuner, source) == ("confirm" not in done)
     assert "confirm" in found
     assert not Tuner._meanwhile(tuner, source)
+
+
+@pytest.mark.parametrize(
+    ("measured", "pieces", "searched"), [(True, False, 10), (True, True, 0), (False, False, 0), (True, None, 0)]
+)
+def test_between_waves_the_search_of_a_large_program_has_its_share(
+    monkeypatch: pytest.MonkeyPatch, measured: bool, pieces: bool | None, searched: int
+) -> None:
+    """Of the 10 seconds after which a kernel was measured, a tenth, in slices of 0.1 s; `pieces`: whether the search is done."""
+    clock = ByHand()
+    monkeypatch.setattr(tune, "time", clock)
+    clock.sleep(10.0)
+    seconds = {"search": 0.0}
+    found: list[float] = []
+
+    def search(source: Any) -> None:
+        found.append(clock.now)
+        clock.sleep(0.1)
+        seconds["search"] += 0.1
+
+    tuner: Any = SimpleNamespace(deadline=30.0, budget=30.0, measured={0: 0} if measured else {}, _search=search)
+    source: Any = SimpleNamespace(seconds=seconds, pieces=None if pieces is None else SimpleNamespace(done=pieces))
+    Tuner._search_pieces(tuner, source)
+    assert len(found) == pytest.approx(searched, abs=2) and bool(found) == bool(searched)
+
+
+def test_the_share_of_the_search_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ByHand()
+    monkeypatch.setattr(tune, "time", clock)
+    clock.sleep(9.0)
+    tuner: Any = SimpleNamespace(deadline=10.0, budget=10.0, measured={0: 0}, _search=lambda source: clock.sleep(0.5))
+    Tuner._search_pieces(tuner, SimpleNamespace(seconds={"search": 0.0}, pieces=SimpleNamespace(done=False)))  # type: ignore[arg-type]
+    assert clock.now == 10.0
