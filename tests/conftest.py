@@ -60,6 +60,16 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def few_points() -> Iterator[None]:
+    """Kernels are chosen at two sizes beside the given ones, not ten: a fifth of the versions to schedule, verify and compile."""
+    from mirage.search import buckets
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buckets, "MAX_POINTS", 2)
+        yield
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """`golden(name, text)`: `text` is what tests/golden/<name> holds; `--update-golden` writes it there."""
