@@ -518,7 +518,7 @@ def places(obj: Any) -> list[tuple[Any, Any]]:
     return [(obj, k) for k in keys] + [p for k in keys for p in places(obj[k])]
 
 
-@pytest.mark.parametrize("name", CANDIDATES)
+@pytest.mark.parametrize("name", thinned(CANDIDATES))
 def test_damaged_candidates_are_errors(name: str, tmp_path: Path) -> None:
     """Fields lost, doubled or replaced: an error of the two kinds, or a candidate."""
     program, candidate = CANDIDATES[name]

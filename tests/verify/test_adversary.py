@@ -13,7 +13,7 @@ from benchmarks.search.adversary import Judged, by_kind, judged, judged_by_rules
 from benchmarks.search.pairs import CANCELLED, CHANGES, IDENTITIES, Pair, generated, named
 
 #: random pairs of the sample
-SAMPLE = 36
+SAMPLE = 24
 #: all pairs that have names, of several seeds one or two
 NAMED = [pytest.param(p, marks=[pytest.mark.slow] * (p.seed in (1, 11))) for p in named()]
 
