@@ -37,12 +37,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Keep the garbage collector from going through the tests and modules, which stay, again and again."""
+    """Keep the garbage collector from going through the tests and modules, which stay, and through what tests share, again and
+    again: that took a twentieth of the time of tests in Python.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(5_000, 20, 20)
         gc.enable()
 
 
@@ -58,6 +61,26 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         # a third of the compiler's time; what it makes of kernels with all optimizations is for tests/kernels/cpu/emit and csrc
         patch.setenv("MIRAGE_CFLAGS", "-Og")
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_points() -> Iterator[int]:
+    """Kernels are chosen at two sizes beside the given ones: a fifth of the versions to schedule, verify and compile.
+
+    Gives the number where no test runs.
+    """
+    from mirage.search import buckets
+
+    number = buckets.MAX_POINTS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buckets, "MAX_POINTS", 2)
+        yield number
+
+
+@pytest.fixture
+def all_points(few_points: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are chosen at as many sizes as where no test runs."""
+    monkeypatch.setattr("mirage.search.buckets.MAX_POINTS", few_points)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import builtins
 import functools
 import gc
 import json
+import multiprocessing
 import os
 import select
 import signal
@@ -21,8 +22,10 @@ import sys
 import types
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import chdir, suppress
 from importlib import import_module
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import IO, Any
 
@@ -121,6 +124,20 @@ def run(code: str | Path, *arguments: str, **options: Any) -> subprocess.Complet
     with start(code, *arguments, **options) as process:
         out, err = process.communicate()
         return subprocess.CompletedProcess([str(code), *arguments], process.wait(), out, err)
+
+
+@functools.cache
+def context() -> ForkServerContext:
+    """Starts the processes of `multiprocessing` as "spawn" does, but from one that has imported what most of them need.
+
+    Their environment is that of the first call.
+    """
+    found = multiprocessing.get_context("forkserver")
+    found.set_forkserver_preload(["pytest", "tests.search.units", *LOADED])
+    # it imports from the folder that it is started in
+    with chdir(ROOT):
+        forkserver.ensure_running()
+    return found
 
 
 @functools.cache

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 
-def crossed(first: Iterable[Any], second: Iterable[Any]) -> list[Any]:
-    """All pairs, of which always run: each of `first` with one of `second`, in turn."""
+def crossed(first: Iterable[Any], second: Iterable[Any], step: int = 1) -> list[Any]:
+    """All pairs, of which always run: each of `first`, or one in `step`, with one of `second`, in turn."""
     others = list(second)
     return [
-        pytest.param(a, b, marks=[pytest.mark.slow] * (k != i % len(others)))
+        pytest.param(a, b, marks=[pytest.mark.slow] * (i % step != 0 or k != i // step % len(others)))
         for i, a in enumerate(first)
         for k, b in enumerate(others)
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
 import re
 import resource
@@ -17,6 +16,7 @@ import numpy as np
 
 import mirage as mi
 from mirage.errors import MirageError
+from tests import forks
 from tests.api.archives import members, write
 from tests.api.small import PATIENCE
 
@@ -145,9 +145,8 @@ class Trials:
         self._start()
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_worker, args=(theirs, self.cases), daemon=True)
+        self._pipe, theirs = forks.context().Pipe()
+        self.process = forks.context().Process(target=_worker, args=(theirs, self.cases), daemon=True)
         self.process.start()
         theirs.close()
 

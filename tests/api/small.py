@@ -48,7 +48,9 @@ def limit_tuning(put: Callable[[object, str, object], None] = setattr, kernels: 
     put(versions, "RACE_SECONDS", 0.003)
     put(versions, "TABLE_SECONDS", 0.003)
     put(versions, "MAX_BETWEEN", 1)
-    put(buckets, "MAX_POINTS", 2)
+    put(versions, "COMPILED_GRAPHS", 1)
+    put(versions, "COMPILED_SCHEDULES", 1)
+    put(buckets, "MAX_POINTS", 1)
     put(rank, "MAX_RIVALS", RIVALS)
 
 

@@ -27,6 +27,7 @@ from tests import modelled as modelling
 from tests.api.small import BUDGET, arrays, check, loaded
 from tests.kernels.kernels import cut
 from tests.modelled import modelled
+from tests.sampled import thinned
 
 B, N = 9, 17
 ONE_NAME = {"x": mi.tensor("b", 64), "w": mi.tensor(64, "n")}
@@ -95,7 +96,7 @@ def test_every_graph_computes_the_program(name: str, monkeypatch: pytest.MonkeyP
     right(r)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", thinned(PROGRAMS))
 def test_graphs_are_tuned_stored_and_recalled(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fn, types, parts = PROGRAMS[name]
     program = mi.trace(fn, "f", **types)

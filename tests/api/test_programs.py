@@ -23,7 +23,7 @@ from mirage.results.cpu.result import Superoptimized
 from tests.api.small import arrays, check
 from tests.modelled import modelled
 from tests.programs import retyped
-from tests.sampled import crossed
+from tests.sampled import crossed, thinned
 
 #: sizes that are tuned at: small, and no multiples of a tile
 SMALL = {"b": 2, "e": 2, "f": 29, "h": 2, "m": 6, "n": 23, "s": 3, "t": 37}
@@ -65,7 +65,7 @@ def sizes_not_given(program: Program, seed: int) -> list[dict[str, int]]:
     return [small, {**large, symbols[-1]: rng.randrange(65, 140, 2)}, dict.fromkeys(symbols, 1)]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", thinned(PROGRAMS))
 def test_search_finds_another_graph_and_it_is_verified(name: str) -> None:
     r = result(name)
     reference = reference_graph(r.verifier.axis_program)
@@ -75,7 +75,7 @@ def test_search_finds_another_graph_and_it_is_verified(name: str) -> None:
     assert any(c.certificate.proof == "proved" for c in others)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", thinned(PROGRAMS))
 def test_kernels_equal_the_program_at_sizes_that_were_not_given(name: str) -> None:
     r = result(name)
     tested = 0
@@ -114,7 +114,7 @@ def test_float64_kernels_are_as_exact_as_float64(name: str) -> None:
     assert tested >= 3
 
 
-@pytest.mark.parametrize(("name", "dtype"), crossed(PROGRAMS, ["float16", "bfloat16"]))
+@pytest.mark.parametrize(("name", "dtype"), crossed(PROGRAMS, ["float16", "bfloat16"], step=2))
 def test_kernels_of_16_bit_types(name: str, dtype: str) -> None:
     """The graphs that were found, over tensors of another type: kernels and their schedules are right for it too."""
     r = result(name)
@@ -130,7 +130,7 @@ def test_kernels_of_16_bit_types(name: str, dtype: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", thinned(PROGRAMS))
 def test_many_schedules_at_many_sizes(name: str) -> None:
     program = PROGRAMS[name].trace()
     sizes = {s: SMALL[s] for s in program.symbols()}

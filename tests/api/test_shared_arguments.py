@@ -20,6 +20,7 @@ from mirage.search.options import SearchOptions
 from tests.api.small import BUDGET, arrays, check, loaded
 from tests.modelled import modelled
 from tests.programs import UNLIMITED
+from tests.sampled import thinned
 from tests.shared import shared
 
 #: sizes that no program was tuned at: different for every symbol, and not whole tiles
@@ -63,7 +64,7 @@ def test_every_kernel_computes_the_program_on_one_array_per_argument(name: str) 
     check_result(r)
 
 
-@pytest.mark.parametrize("name", ["self attention", "covariance", "symmetric", "several outputs", "gram squared"])
+@pytest.mark.parametrize("name", thinned(["self attention", "covariance", "symmetric", "several outputs", "gram squared"]))
 def test_results_are_remembered_saved_and_loaded(name: str, tmp_path: Path) -> None:
     store = ResultStore(f"sqlite:///{tmp_path}/results.db")
     first = optimized(name, store)

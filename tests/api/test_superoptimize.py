@@ -11,7 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -259,7 +258,7 @@ def test_another_seed_gives_other_tests_of_the_same_graphs() -> None:
 
 
 def test_worker_processes_find_the_same_graphs() -> None:
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
+    with ProcessPoolExecutor(2, mp_context=forks.context()) as executor:
         parallel = mi.superoptimize(adapter, budget=10 * BUDGET, cache=False, executor=executor)
     # units in workers do not know what others have found, and also find graphs that these dominate
     assert {structure_key(c.graph) for c in result().graphs} <= {structure_key(c.graph) for c in parallel.graphs}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
@@ -94,7 +95,8 @@ def test_cold_calls_follow_an_eviction_and_a_call_of_the_copy(clock: ByHand) -> 
 
 
 def test_an_eviction_reads_more_than_the_caches_hold() -> None:
-    target = processor()
+    # caches of hundreds of megabytes take seconds to fill
+    target = replace(processor(), l3_bytes=16 << 20)
     with CacheEvictor(target) as evict:
         assert sum(evict.core_bytes) >= 2 * target.cache_bytes
         assert all(size >= 4 * target.l2_bytes for size in evict.core_bytes)
@@ -106,6 +108,6 @@ def test_an_eviction_reads_more_than_the_caches_hold() -> None:
 
 def test_the_threads_of_an_evictor_end() -> None:
     before = threading.active_count()
-    with CacheEvictor(processor()):
+    with CacheEvictor(replace(processor(), l3_bytes=16 << 20)):
         assert threading.active_count() > before
     assert threading.active_count() == before

@@ -24,6 +24,8 @@ def hammered(url: str, **options: Any) -> dict[str, Any]:
     return dict(row)
 
 
+# a server takes part in tests of processes and leases, too, which take less
+@pytest.mark.parametrize("url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True)
 def test_a_few_processes_and_a_kill(url: str) -> None:
     row = hammered(url, processes=2, seconds=0, calls=8, kills=1, every=0.25, questions=2)
     assert row["kills"] >= 1 and row["calls"] >= 8

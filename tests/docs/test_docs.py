@@ -10,7 +10,8 @@ In a fence, the words after the language say what a block is:
 | `sh` | every line that begins with `mirage` parses |
 | `sh run` | every line that begins with `mirage` runs, after the Python blocks, and exits with 0 |
 
-With `needs=PACKAGE` at the end, a block is there only where that package is installed.
+With `needs=PACKAGE` at the end, a block is there only where that package is installed, and with `slow` only where slow tests run:
+what it shows has tests that take less.
 """
 
 from __future__ import annotations
@@ -58,21 +59,21 @@ class Block:
     line: int
 
 
-def blocks(page: Path) -> list[Block]:
-    """The blocks of a page whose packages are installed."""
+def blocks(page: Path, *, slow: bool = True) -> list[Block]:
+    """The blocks of a page whose packages are installed, with or without those that are slow."""
     text = page.read_text(encoding="utf-8")
     found = []
     for m in _FENCE.finditer(text):
         words = m["info"].split()
         needs = [w.removeprefix("needs=") for w in words if w.startswith("needs=")]
-        if all(find_spec(package) is not None for package in needs):
-            kept = tuple(w for w in words if not w.startswith("needs="))
+        if all(find_spec(package) is not None for package in needs) and (slow or "slow" not in words):
+            kept = tuple(w for w in words if w != "slow" and not w.startswith("needs="))
             found.append(Block(kept, m["body"], text.count("\n", 0, m.start()) + 2))
     return found
 
 
-def python_blocks(page: Path) -> list[Block]:
-    return [b for b in blocks(page) if b.words == ("python",)]
+def python_blocks(page: Path, *, slow: bool = True) -> list[Block]:
+    return [b for b in blocks(page, slow=slow) if b.words == ("python",)]
 
 
 def command_lines(page: Path, *, run_only: bool) -> Iterator[list[str]]:
@@ -102,13 +103,13 @@ def modules(script: str) -> list[str]:
     return [m for package in IMPORTED if find_spec(package) is not None for m in IMPORTED[package]]
 
 
-def run(page: Path, folder: Path) -> dict[int, str]:
+def run(page: Path, folder: Path, slow: bool) -> dict[int, str]:
     """What each Python block of a page prints, by the block's line."""
     for b in blocks(page):
         if b.words[:1] == ("python",) and len(b.words) > 1:
             (folder / b.words[1].removeprefix("file=")).write_text(b.body, encoding="utf-8")
     script = folder / "page.py"
-    code = [f"print({MARK + str(b.line)!r}, flush=True)\n{b.body}" for b in python_blocks(page)]
+    code = [f"print({MARK + str(b.line)!r}, flush=True)\n{b.body}" for b in python_blocks(page, slow=slow)]
     script.write_text("\n".join([FIRST, *code]), encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": str(ROOT), "MIRAGE_CACHE_URL": store_of(folder)}
     done = forks.run(script, env=env, cwd=folder, modules=modules(script.read_text(encoding="utf-8")))
@@ -117,11 +118,21 @@ def run(page: Path, folder: Path) -> dict[int, str]:
     return {int(line): text for line, _, text in parts}
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in NOT_RUN], ids=lambda p: p.name)
-def test_a_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    printed = run(page, tmp_path)
+RUN = [pytest.param(p, False, id=p.name) for p in PAGES if p.name not in NOT_RUN]
+RUN += [
+    pytest.param(p, True, id=f"{p.name}, all of it", marks=pytest.mark.slow)
+    for p in PAGES
+    if p.name not in NOT_RUN and len(blocks(p)) > len(blocks(p, slow=False))
+]
+
+
+@pytest.mark.parametrize(("page", "slow"), RUN)
+def test_a_page_runs_and_prints_what_it_shows(
+    page: Path, slow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = run(page, tmp_path, slow)
     latest: int | None = None
-    for b in blocks(page):
+    for b in blocks(page, slow=slow):
         if b.words == ("python",):
             latest = b.line
         elif b.words == ("text", "output"):

@@ -34,6 +34,7 @@ from mirage.verify.proof import prove
 from tests.frontends import upstream as up
 from tests.frontends.upstream_literal import Malformed, repaired, run
 from tests.frontends.upstream_mutants import CHANGES, mutants
+from tests.sampled import thinned
 
 Json = dict[str, Any]
 
@@ -517,7 +518,7 @@ def places(obj: Any) -> list[tuple[Any, Any]]:
     return [(obj, k) for k in keys] + [p for k in keys for p in places(obj[k])]
 
 
-@pytest.mark.parametrize("name", CANDIDATES)
+@pytest.mark.parametrize("name", thinned(CANDIDATES))
 def test_damaged_candidates_are_errors(name: str, tmp_path: Path) -> None:
     """Fields lost, doubled or replaced: an error of the two kinds, or a candidate."""
     program, candidate = CANDIDATES[name]
@@ -585,7 +586,7 @@ def check_mutants(program: Program, candidate: list[Json], path: Path, seed: int
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("name", CANDIDATES)
+@pytest.mark.parametrize("name", thinned(CANDIDATES))
 def test_changed_candidates_are_wrong_or_refused(name: str, tmp_path: Path) -> None:
     program, candidate = CANDIDATES[name]
     found = check_mutants(program(), candidate, tmp_path / "file.json", seed=len(name), count=len(CHANGES))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +11,16 @@ from hypothesis import strategies as st
 
 import mirage as mi
 from mirage.errors import DimError
+from mirage.search import buckets
 from mirage.search.buckets import MAX_POINTS, RATIO, bytes_needed, is_empty, sample_points
+
+
+@pytest.fixture(scope="module", autouse=True)
+def all_points(few_points: int) -> Iterator[None]:
+    """As many sizes as where no test runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buckets, "MAX_POINTS", few_points)
+        yield
 
 
 def every(_: Any) -> bool:

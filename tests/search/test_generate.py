@@ -362,7 +362,7 @@ def test_deterministic(name: str) -> None:
     assert counts(again.stats) == counts(search(name).stats)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_same_in_other_processes(workers: int, hasty: None) -> None:
     """Several searches may share the workers."""
     with ProcessPoolExecutor(workers) as pool:
@@ -372,7 +372,7 @@ def test_the_same_in_other_processes(workers: int, hasty: None) -> None:
             assert counts(r.stats) == counts(search(name).stats)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_same_in_threads(workers: int, hasty: None) -> None:
     with ThreadPoolExecutor(workers) as pool:
         for name in ("gqa_decode", "lora", "cosine", "frobenius"):

@@ -21,6 +21,7 @@ from mirage.search.space import Space
 from mirage.search.steps import finish
 from tests.programs import SMALL, axes, search, sizes, space
 from tests.random_programs import random_program
+from tests.sampled import thinned
 
 #: labels of a problem that Python looks at too
 MOST_LABELS = 500
@@ -65,7 +66,7 @@ def compared(compiled: NativeLabels, s: Space) -> int:
     return count
 
 
-@pytest.mark.parametrize("name", [*PROGRAMS, *(n for n in SMALL if n != "self division")])
+@pytest.mark.parametrize("name", thinned([*PROGRAMS, *(n for n in SMALL if n != "self division")]))
 def test_measured_and_small_programs(compiled: NativeLabels, name: str) -> None:
     assert compared(compiled, space(name))
 

@@ -23,6 +23,7 @@ from mirage.search.steps import finish
 from mirage.verify.safety import offered
 from tests.programs import axes, program, sizes, space
 from tests.random_programs import random_program
+from tests.sampled import thinned
 
 #: graphs of a program that are compared
 MOST = 60
@@ -48,7 +49,7 @@ def compared(s: Space, rng: Random) -> tuple[int, int]:
     return counts[1], counts[0]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", thinned(PROGRAMS))
 def test_measured_programs(name: str) -> None:
     safe, unsafe = compared(space(name, max_kernels=3), Random(0))
     assert safe
@@ -56,7 +57,7 @@ def test_measured_programs(name: str) -> None:
         assert unsafe
 
 
-@pytest.mark.parametrize("ten", range(4))
+@pytest.mark.parametrize("ten", thinned(range(4)))
 def test_random_programs(ten: int) -> None:
     counts = [0, 0]
     for seed in range(10 * ten, 10 * ten + 10):

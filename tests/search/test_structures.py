@@ -15,6 +15,7 @@ from mirage.mugraph.validate import validate
 from mirage.search.generate import generate
 from mirage.verify.proof import prove
 from tests.programs import axes, block, producer, search, where
+from tests.sampled import thinned
 
 
 def found(name: str, wanted: Callable[[MuGraph], bool], **options: Any) -> list[MuGraph]:
@@ -378,7 +379,7 @@ def test_norm_transformer_in_one_kernel() -> None:
 # Every measured program.
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", thinned(PROGRAMS))
 def test_every_program_is_fused(name: str) -> None:
     graphs = search(name).graphs
     whole = {n.op for n in axes(name).nodes} - {"input", "constant", "size"}

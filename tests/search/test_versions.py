@@ -144,6 +144,7 @@ def test_real_measurements_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     assert score(best.timing) == min(map(score, measured))
 
 
+@pytest.mark.usefixtures("all_points")
 def test_each_bucket_has_its_fastest(modelled: Any) -> None:
     def us(kind: str, sizes: Sizes) -> float:
         fast = "kernel" if sizes["b"] <= 5 else "calls" if sizes["b"] <= 40 else "library"
@@ -186,6 +187,7 @@ def test_where_one_version_is_always_fastest_there_is_one(modelled: Any) -> None
     assert version.candidate is not None and not version.candidate.graph.kernels
 
 
+@pytest.mark.usefixtures("all_points")
 def test_between_points_of_different_winners_others_are_measured(modelled: Any) -> None:
     asked = modelled(lambda kind, sizes: 10.0 if (kind == "library") == (sizes["b"] > 60) else 30.0)
     _, decision = run(tuner(budget=60.0))

@@ -10,12 +10,12 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 from mirage.errors import SearchError
 from mirage.search.checkpoint import Checkpoint
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, Outcome, Run, run_units
+from tests import forks
 
 
 def work(log: Path, unit: str, seconds: float) -> Outcome:
@@ -60,7 +60,7 @@ def pids(log: Path) -> set[int]:
 
 def run(log: Path, units: list[str], workers: int, checkpoint: Checkpoint | None = None, seconds: float = 3600) -> Run:
     """The units, by that many processes."""
-    with nullcontext() if workers == 1 else ProcessPoolExecutor(workers, get_context("spawn")) as executor:
+    with nullcontext() if workers == 1 else ProcessPoolExecutor(workers, forks.context()) as executor:
         return run_units(units, partial(work, log), seconds=seconds, executor=executor, checkpoint=checkpoint)
 
 

@@ -334,7 +334,7 @@ def test_subclasses() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.nn.LSTM, pytest.param(torch.nn.GRU, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("whole", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_recurrent_layers(kind: Any, whole: bool) -> None:
     torch.manual_seed(0)
     layer = kind(8, 16, 2, batch_first=True)

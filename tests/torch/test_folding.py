@@ -10,7 +10,7 @@ import mirage.torch  # noqa: E402
 from benchmarks.flow.folding import model  # noqa: E402
 
 
-@pytest.mark.parametrize("llama", [True, False])
+@pytest.mark.parametrize("llama", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_layer(llama: bool) -> None:
     module, wide = (model(llama=llama, width=64, layers=1) for _ in range(2))
     wide = wide.double()

@@ -28,6 +28,7 @@ from mirage.verify.proof import prove, prove_programs
 from mirage.verify.safety import degree_violation
 from tests.mugraph.graphs import Case, L, P, S, W, accumulate, block, kernel, mugraph, node, one, reads
 from tests.mugraph.loops import CASES, MN, lora_program, roles
+from tests.sampled import thinned
 
 COUNT = 40
 
@@ -54,7 +55,7 @@ def test_proved_with_thread_graphs(name: str) -> None:
     assert prove(to_axes(case.program), graph) == "proved"
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", thinned(CASES))
 def test_mutants_are_rejected_or_equal(name: str) -> None:
     case = CASES[name]
     verifier = Verifier(case.program)

@@ -46,8 +46,8 @@ def test_a_sample_of_the_corpus() -> None:
 
 def test_rules_prove_no_mutant_that_is_wrong() -> None:
     names = ["quotient of exps", "log of exps", "log ratio"]
-    found = list(corpus([ALL[name] for name in names], 45, rules=True))
-    assert len(found) == 45 and not any(m.fate == "wrong" for m in found)
+    found = list(corpus([ALL[name] for name in names], 30, rules=True))
+    assert len(found) == 30 and not any(m.fate == "wrong" for m in found)
     assert any(m.fate == "by rules" for m in found)
 
 

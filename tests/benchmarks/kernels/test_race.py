@@ -282,6 +282,8 @@ def test_limits_of_the_rows_are_this_machine(result: Superoptimized, monkeypatch
     monkeypatch.setattr(benchmark, "peers", one_peer(0.0))
     monkeypatch.setattr(benchmark, "kernel_sizes", lambda _: {"tiny": SIZES})
     monkeypatch.setattr(benchmark, "RACE", 0.05)
+    # caches of hundreds of megabytes take seconds to fill
+    monkeypatch.setattr(benchmark, "processor", lambda: replace(processor(), l3_bytes=8 << 20))
     monkeypatch.setattr(mi, "superoptimize", lambda *_, **__: result)
     said: list[str] = []
     found, limits = measure(["softmax"], say=said.append)

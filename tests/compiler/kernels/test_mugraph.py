@@ -29,6 +29,7 @@ from tests.compiler.groups import GROUPS, group
 from tests.modelled import modelled
 from tests.mugraph.graphs import flash_decoding
 from tests.random_programs import random_program, random_sizes, strided_inputs
+from tests.sampled import thinned
 
 MODEL = CostModel(Machine(2, 32 << 10, 1 << 20, 8 << 20))
 SIZES = ({"n": 1, "m": 70, "k": 33, "h": 3}, {"n": 37, "m": 5, "k": 200, "h": 1}, {"n": 130, "m": 1, "k": 1, "h": 2})
@@ -60,7 +61,7 @@ def _check(k: MuGraphKernel, sizes: Mapping[str, int], inputs: Sequence[np.ndarr
             )
 
 
-@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("name", thinned(GROUPS))
 def test_results_at_all_sizes(name: str) -> None:
     k = kernel(name)
     assert all(v.kind == "mugraph" and v.certificate and v.certificate.equal for v in k.versions)

@@ -21,6 +21,7 @@ from tests.frontends.graph import functional_programs as programs
 from tests.frontends.graph.functional_programs import MODELS, Number, Product, Sum, arguments, in_float64, value
 from tests.ir.graph import functional as texts
 from tests.random_functional import random_arguments, random_functional
+from tests.sampled import thinned
 
 
 def compared(seed: int) -> None:
@@ -37,7 +38,7 @@ def compared(seed: int) -> None:
     same(run_module(specialized(module), args), run_module(module, args))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", thinned(range(12)))
 def test_random_programs(seed: int) -> None:
     compared(seed)
 

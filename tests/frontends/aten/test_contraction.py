@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.sampled import crossed
+
 torch = pytest.importorskip("torch")
 
 from tests.frontends.aten.graphs import check  # noqa: E402
@@ -101,8 +103,10 @@ BOOLEAN = torch.tensor([[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 1]]) > 0
 ADDED = torch.where(BOOLEAN, floats(3, 5), float("-inf"))
 
 
-@pytest.mark.parametrize("dynamic", [True, False])
-@pytest.mark.parametrize("mask", [None, BOOLEAN, ADDED, BOOLEAN[None, None], ADDED[:1].expand(2, 1, 1, 5)])
+@pytest.mark.parametrize(
+    ("mask", "dynamic"),
+    crossed([None, BOOLEAN, ADDED, BOOLEAN[None, None], ADDED[:1].expand(2, 1, 1, 5)], [True, False]),
+)
 def test_masks_of_attention(mask: Any, dynamic: bool) -> None:
     check(attention, Q, K, V, mask, dynamic=dynamic)
     check(attention, Q, K, V, mask, scale=0.25, dynamic=dynamic)

@@ -54,8 +54,11 @@ class Timer:
 
 
 @pytest.fixture(scope="module")
-def few_kernels() -> None:
-    """Kernels are compiled for all sizes."""
+def few_kernels() -> Iterator[None]:
+    """Kernels are compiled for three sizes of each dim, and for ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mirage.search.buckets.MAX_POINTS", 7)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -41,6 +41,8 @@ void dot(I m, I k, I n, In x, I xs_m, InY y, I ys_n, mi_real *o, I os_m, int acc
 }
 """
 KINDS = ("outer", "stream", "dot")
+#: of the sizes, always one in five: as many of each m, k and n; and all of them
+PARTS = [pytest.param(slice(None, None, 5), id="some"), pytest.param(slice(None), id="all", marks=pytest.mark.slow)]
 
 
 @dataclass
@@ -126,19 +128,19 @@ def check_products(
             assert (between == -77.0).all(), f"{what} wrote past the end of a row"
 
 
-def test_products(library: Library) -> None:
-    for m, k, n in sizes(library):
+@pytest.mark.parametrize("part", PARTS)
+def test_products(library: Library, part: slice) -> None:
+    for m, k, n in sizes(library)[part]:
         check_products(library, m, k, n)
 
 
-def test_products_with_contiguous_rows(library: Library) -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_products_with_contiguous_rows(library: Library, part: slice) -> None:
     """Of register blocks of every width, which are read in order and fetched ahead, and of others; parts of y end inside."""
     w, kc = library.width, library.panel_rows
-    for m in (*range(1, 13), 16, 17, 23, 24, 32, 33):
-        for k in (1, 8, 37, kc + 1):
-            for n in (w, 2 * w, 3 * w, 4 * w, 5 * w, 7 * w, 8 * w):
-                check_products(library, m, k, n, ["outer", "stream"], gap=0)
-    for m, k, n in [(5, 300, 4 * w), (26, 200, 8 * w), (9, 70, 16 * w)]:
+    every_m, every_k = (*range(1, 13), 16, 17, 23, 24, 32, 33), (1, 8, 37, kc + 1)
+    cases = [(m, k, n * w) for m in every_m for k in every_k for n in (1, 2, 3, 4, 5, 7, 8)]
+    for m, k, n in [*cases[part], (5, 300, 4 * w), (26, 200, 8 * w), (9, 70, 16 * w)]:
         check_products(library, m, k, n, ["outer", "stream"], gap=0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.kernels.cpu.sanitize import program, run
+from tests.sampled import crossed
 
 SOURCE = r"""
 #define _GNU_SOURCE
@@ -161,7 +162,7 @@ WHAT = ["in a row", "nested", "at once", "new callers"]
 FORKS = [("fork", "address"), ("fork among callers", "native")]
 
 
-@pytest.mark.parametrize(("what", "build"), [*((w, b) for b in ("thread", "address") for w in WHAT), *FORKS])
+@pytest.mark.parametrize(("what", "build"), [*crossed(WHAT, ["thread", "address"]), *FORKS])
 def test_the_pool(what: str, build: str) -> None:
     done = run(program(build, SOURCE), what)
     assert done.status == 0 and not done.text, done.text

@@ -19,7 +19,7 @@ from tests.kernels.cpu.emit.test_mixed import MANY, compare, many_outputs
 from tests.kernels.kernels import bound, cut, error, random_cut, random_inputs, tiles
 from tests.mugraph.graphs import flash_decoding
 from tests.programs import SMALL, program, retyped
-from tests.sampled import thinned
+from tests.sampled import crossed, thinned
 
 HALF = ("float16", "bfloat16")
 
@@ -32,8 +32,7 @@ def test_random_kernels(name: str, dtype: str) -> None:
     compare(p, graph, CpuExecutable(graph, tiles(graph, 16), analyze(graph)))
 
 
-@pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("parts", MANY, ids=str)
+@pytest.mark.parametrize(("parts", "dtype"), crossed(MANY, HALF))
 def test_outputs_of_any_kernel_in_arrays_of_any_strides(parts: tuple[tuple[int, ...], ...], dtype: str) -> None:
     p = retyped(many_outputs(), dtype)
     graph = cut(p, *parts)

@@ -9,12 +9,13 @@ from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.mugraph.degree import analyze
 from tests.kernels.kernels import tiles
 from tests.mugraph.logs import CASES, ROUNDING, SIZES, inputs, largest_error
+from tests.sampled import thinned
 
 #: a library hands on no maxima, and so returns the whole log: the difference has not all its digits
 ROUNDED = "a_difference_in_a_kernel"
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", thinned(CASES))
 def test_logs_of_sums_of_exps_neither_overflow_nor_vanish(name: str) -> None:
     case = CASES[name]
     maximum = analyze(case.graph)

@@ -21,7 +21,7 @@ from tests.kernels.cpu.check import check
 from tests.kernels.kernels import error, random_inputs, tiles
 from tests.mugraph.graphs import Case
 from tests.mugraph.loops import CASES, SOFTMAXES, split_rows
-from tests.sampled import crossed
+from tests.sampled import crossed, thinned
 
 TWO_LOOPS = [n for n, c in CASES.items() if any(len(k.graph.loop) > 1 for k in c.graph.kernels if k.graph)]
 
@@ -30,7 +30,7 @@ def compiled(case: Case, schedule: Schedule) -> CpuExecutable:
     return CpuExecutable(case.graph, schedule, analyze(case.graph), case.sizes)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", thinned(CASES))
 def test_sizes_around_the_tiles(name: str) -> None:
     """1, a prime, one less and one more than the tile, along every axis and with the other axes at any of them."""
     case = CASES[name]
@@ -44,7 +44,7 @@ def test_sizes_around_the_tiles(name: str) -> None:
         assert found < 2e-5, (sizes, found)
 
 
-@pytest.mark.parametrize(("name", "tile"), crossed(CASES, [1, 16]))
+@pytest.mark.parametrize(("name", "tile"), crossed(CASES, [1, 16], step=2))
 def test_tiles_of_one_and_of_a_vector(name: str, tile: int) -> None:
     case = CASES[name]
     exe = compiled(case, tiles(case.graph, tile, 2))
@@ -135,7 +135,7 @@ def _source(name: str) -> str:
     return emit(case.graph, case.schedule, analyze(case.graph), case.sizes)
 
 
-@pytest.mark.parametrize("name", TWO_LOOPS)
+@pytest.mark.parametrize("name", thinned(TWO_LOOPS))
 def test_schedules_choose_a_tile_per_loop(name: str) -> None:
     case = CASES[name]
     hints = {"m": 16, "n": 64, "t": 300, "u": 40, "k": 300}

@@ -27,7 +27,7 @@ from mirage.verify.proof import prove
 from tests.kernels.kernels import bound, call_from_threads, cut, error, random_cut, random_inputs, tiles
 from tests.mugraph.graphs import OUT, P, W, block, flash_decoding, kernel, mugraph, node, one, reads
 from tests.programs import SMALL, axes, program
-from tests.sampled import thinned
+from tests.sampled import crossed, thinned
 
 #: of every dim: one, a prime, and about a tile of 16
 SIZES = (1, 13, 15, 16, 17)
@@ -114,9 +114,9 @@ def attention(*, split: bool, second: str) -> tuple[Program, MuGraph]:
 ATTENTION = [(True, "C"), (True, "l"), (True, "lC"), (False, "l")]
 
 
-@pytest.mark.parametrize(("split", "second"), ATTENTION)
-@pytest.mark.parametrize("scale", [1, 1e4])
-def test_maxima_of_partial_results_reach_predefined_operators(split: bool, second: str, scale: float) -> None:
+@pytest.mark.parametrize(("kind", "scale"), crossed(ATTENTION, [1, 1e4]))
+def test_maxima_of_partial_results_reach_predefined_operators(kind: tuple[bool, str], scale: float) -> None:
+    split, second = kind
     p, graph = attention(split=split, second=second)
     assert analyze(graph).safe
     schedule = tiles(graph, {"b": 1, "h": 1, "s": 2, "t": 4, "d8": 3, "d64_2": 50})

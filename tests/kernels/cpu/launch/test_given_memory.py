@@ -23,13 +23,14 @@ from mirage.mugraph.schedule import Schedule
 from tests.kernels.cpu.emit.test_mixed import ATTENTION, attention
 from tests.kernels.kernels import bound, cut, error, random_inputs, tiles
 from tests.programs import retyped
+from tests.sampled import crossed
 
 T = mi.tensor
 
 
-@pytest.mark.parametrize(("split", "second"), ATTENTION)
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_kernels_and_library_calls_share_a_given_workspace(split: bool, second: str, dtype: str) -> None:
+@pytest.mark.parametrize(("kind", "dtype"), crossed(ATTENTION, ["float32", "float16"]))
+def test_kernels_and_library_calls_share_a_given_workspace(kind: tuple[bool, str], dtype: str) -> None:
+    split, second = kind
     p, graph = attention(split=split, second=second)
     p, graph = retyped(p, dtype), replace(graph, dtype=dtype)
     exe = CpuExecutable(graph, tiles(graph, 16), analyze(graph))

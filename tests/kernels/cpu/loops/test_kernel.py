@@ -14,6 +14,7 @@ from mirage.ir.loops.parse import parse_loops
 from mirage.ir.types import DTYPES, ELEMENTS
 from mirage.kernels.cpu.loops.kernel import LoopKernel
 from tests.ir.loops.programs import SOFTMAX, inputs, programs, reduced
+from tests.sampled import thinned
 
 #: every dim at 1, at 0, and sizes below, between and above those of vectors, and of cells
 SIZES = [
@@ -61,7 +62,7 @@ def check(kernel: LoopKernel, arrays: list[np.ndarray], sizes: dict[str, int]) -
             np.testing.assert_array_equal(a, w, message)
 
 
-@pytest.mark.parametrize("name", programs())
+@pytest.mark.parametrize("name", thinned(programs()))
 def test_agrees_with_float64(name: str) -> None:
     kernel = LoopKernel(programs()[name])
     for sizes in SIZES:

@@ -26,6 +26,7 @@ from tests.kernels.kernels import as_exact, random_inputs, tiles
 from tests.mugraph.graphs import Case, flash_attention, flash_decoding, gated, joined
 from tests.mugraph.split import twice_split
 from tests.programs import kernels_only, program
+from tests.sampled import thinned
 
 NAMES = ("softmax", "rms_norm", "gated_mlp", "mha_decode", "gqa_decode")
 CASES = [flash_attention, flash_decoding, gated, joined, twice_split]
@@ -46,7 +47,7 @@ def run(p: Program, graph: MuGraph, schedules: Sequence[Schedule]) -> None:
             assert not message, f"{graph} {s} {sizes}: {message}"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", thinned(NAMES))
 def test_all_decisions_at_once(name: str) -> None:
     rng = Random(name)
     for graph in kernels_only(name, 2):

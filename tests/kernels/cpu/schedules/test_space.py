@@ -18,6 +18,7 @@ from mirage.mugraph.schedule import KernelSchedule, Schedule
 from tests.kernels.cpu.check import check
 from tests.mugraph.graphs import Case, flash_attention, flash_decoding, gated, joined
 from tests.mugraph.split import twice_split
+from tests.sampled import thinned
 
 CASES = [flash_attention, flash_decoding, gated, joined, twice_split]
 MACHINE = Machine(2, 32 << 10, 1 << 20, 32 << 20)
@@ -106,7 +107,7 @@ def test_a_tile_leaps_over_sizes_between_two_levels_of_the_caches() -> None:
     assert {t["m"] for t in tiles if not 4 <= t["m"] <= 16} == {128}
 
 
-@pytest.mark.parametrize("make", CASES)
+@pytest.mark.parametrize("make", thinned(CASES))
 def test_schedules_of_the_space_run_at_awkward_sizes(make: Callable[[], Case]) -> None:
     case = make()
     rng = random.Random(1)

@@ -13,6 +13,7 @@ from mirage.kernels.cuda.emit.mugraph import emit
 from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule
 from tests.mugraph.graphs import CASES, Case
 from tests.mugraph.loops import CASES as LOOPS
+from tests.sampled import crossed
 
 pytest.importorskip("triton", reason="Triton compiles the kernels: pip install 'triton>=3.5'")
 
@@ -42,8 +43,9 @@ def compiled(
     return compile_triton(emit(replace(case.graph, dtype=dtype), schedule), cuda_device(target), sizes)
 
 
-@pytest.mark.parametrize("target", ("cuda:sm_80", "cuda:sm_90"))
-@pytest.mark.parametrize("name", [n for n in SCHEDULES if n != "shares_after"])
+@pytest.mark.parametrize(
+    ("name", "target"), crossed([n for n in SCHEDULES if n != "shares_after"], ["cuda:sm_80", "cuda:sm_90"])
+)
 def test_kernels_keep_to_registers(name: str, target: str) -> None:
     kernels, sizes = SCHEDULES[name]
     for k in compiled(CASES[name](), CudaSchedule(kernels), sizes, target):
