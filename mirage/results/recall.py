@@ -63,13 +63,15 @@ class StoredRecord:
     """What is stored of a program: graphs, which are read when they are asked for, and what records of a kind add.
 
     `complete`: whether it did not end for want of time; `spent`: seconds in all. `program` is the one that it was found for, in
-    its own names, `form` the schema of results that the key was made with; both are missing in records of earlier releases.
+    its own names, where arguments are `constants`, `form` the schema of results that the key was made with; these are missing in
+    records of earlier releases.
     """
 
     graphs: tuple[Json, ...]
     complete: bool
     spent: Annotated[float, within(0, 1e12)]
     program: Program | None = None
+    constants: tuple[str, ...] = ()
     form: int = 0
 
 
@@ -85,14 +87,13 @@ class StoredSearch(StoredRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class StoredChoice(StoredRecord):
-    """A choice for `sizes`, the given ones, on a machine, where arguments are `constants`: in the names of `program`."""
+    """A choice for `sizes`, the given ones, on a machine: in the names of `program`."""
 
     decision: DecisionRecord
     baselines: Baselines
     stats: SearchStats
     sizes: tuple[Sizes, ...] = ()
     machine: str = ""
-    constants: tuple[str, ...] = ()
 
 
 def search_key(program: Program, sizes: Mapping[str, int], options: SearchOptions) -> str:
@@ -281,7 +282,7 @@ class Memory:
         best = sorted(candidates, key=lambda c: c.cost)[:KEPT]
         record = StoredSearch(
             graphs=self._written_graphs(best), stats=stats, complete=complete, spent=spent, program=self.source,
-            form=RESULT.schema,
+            constants=tuple(sorted(self.constants)), form=RESULT.schema,
         )  # fmt: skip
         self._keep(self.search_key, record, None)
 

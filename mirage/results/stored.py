@@ -81,8 +81,7 @@ def opened(record: Record, seed: int = 0) -> OpenRecord:
     except UnknownTarget as e:
         raise UnverifiableRecord(str(e)) from None
     program, verifier = stored.program, Verifier(stored.program, seed)
-    constants = stored.constants if isinstance(stored, StoredChoice) else ()
-    memory = Memory(CallStore(), verifier.axis_program, target, constants, program)
+    memory = Memory(CallStore(), verifier.axis_program, target, stored.constants, program)
     if isinstance(stored, StoredSearch):
         _check_key(record, memory.search_key)
         return OpenRecord(record, stored, program, verifier, memory.read_graphs(stored.graphs))

@@ -48,6 +48,16 @@ def test_what_was_kept_is_true(records: dict[str, Record], kind: str) -> None:
     assert str(found).startswith(f"verified: {found.graphs} graph")
 
 
+def test_what_was_kept_of_a_program_with_constants_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its graphs alone, as what was chosen: what is made of constants alone is searched with them."""
+    limit_tuning(monkeypatch.setattr)
+    store = ResultStore(f"sqlite:///{tmp_path}/store.sqlite")
+    scaled = mi.trace(lambda x, w: mi.softmax(x @ w), x=mi.tensor("b", 8), w=mi.tensor(8, 8))
+    mi.superoptimize(scaled, sizes={"b": 3}, constants=["w"], budget=BUDGET, cache=store)
+    found = list(store.records())
+    assert len(found) == 2 and not any(verified(r).why for r in found)
+
+
 def test_a_record_says_what_it_is_about(records: dict[str, Record]) -> None:
     choice, graphs = ("\n".join(described(records[kind])) for kind in ("choice", "graphs"))
     for text in (choice, graphs):
