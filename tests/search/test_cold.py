@@ -12,6 +12,7 @@ import pytest
 from mirage.kernels.cpu.launch.cold import ColdCall
 from mirage.kernels.profile import Timing
 from mirage.search import cold
+from tests.work import ByHand
 
 CACHE = 1 << 20
 INPUTS = [np.ones(1 << 15, np.float32)]
@@ -32,6 +33,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, float]],
         monkeypatch.setattr(cold, "interleave", interleave)
         monkeypatch.setattr(ColdCall, "__init__", lambda *_: None)
         monkeypatch.setattr(cold, "can_flush", lambda: True)
+        monkeypatch.setattr(cold, "wall_ns", lambda _: 0)
         return asked
 
     return install
@@ -66,6 +68,18 @@ def test_only_close_kernels_are_compared(compared: Any) -> None:
     asked.clear()
     choose(dict.fromkeys("abcdefghi", 1.0), kernels(*"abcdefghi"))
     assert len(asked) == cold.RIVALS
+
+
+@pytest.mark.parametrize(("seconds", "names"), [(0.01, "abc"), (0.05, "ab"), (0.1, "")])
+def test_where_it_takes_long_to_flush_fewer_are_compared(
+    seconds: float, names: str, compared: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rounds fit half a second, with what is packed of the arguments."""
+    asked = compared(dict.fromkeys("abc", 1.0))
+    monkeypatch.setattr(cold, "time", ByHand())
+    monkeypatch.setattr(cold, "wall_ns", lambda _: int(1e9 * seconds))
+    choose({"a": 100.0, "b": 101.0, "c": 102.0}, kernels(*"abc"))
+    assert "".join(asked) == names
 
 
 @pytest.mark.parametrize("why", ["alone", "library", "small", "large", "late", "nothing", "other processors"])
