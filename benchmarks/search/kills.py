@@ -7,6 +7,7 @@ what was kept after each, and what was done again: finished units of the search,
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import shutil
@@ -27,6 +28,7 @@ from benchmarks.programs import PROGRAMS
 from benchmarks.tables import Table, emit
 from mirage.cache import ResultStore
 from mirage.cli_shared import AsJson
+from mirage.errors import MirageError
 from mirage.ir.axes import to_axes
 from mirage.ir.codec import encode
 from mirage.kernels.profile import interleave, score
@@ -70,11 +72,11 @@ def child(name: str, log: Path) -> None:
 
     operators = len(to_axes(PROGRAMS[name].trace()).nodes)
 
-    def logged_run(self: Units, unit: str) -> Any:
-        # pieces of the program have units of their own, with the same names
-        if len(self.space.program.nodes) == operators:
+    def logged_run(self: Units, unit: str, most: float = math.inf) -> Any:
+        # pieces of the program have units of their own, with the same names; what is looked for first is a part of a unit
+        if len(self.space.program.nodes) == operators and most == math.inf:
             print(json.dumps(["unit", unit]), file=file)
-        return run(self, unit)
+        return run(self, unit, most)
 
     def logged_compile(self: Tuner, work: Sequence[tuple[Candidate, Schedule]], *args: Any, **options: Any) -> Any:
         for c, schedule in work:
@@ -87,7 +89,7 @@ def child(name: str, log: Path) -> None:
 
 
 def measure(name: str, kills: int = KILLS, seed: int = 0, say: Callable[[str], None] = lambda _: None) -> Iterator[KillRow]:
-    """A row per process; the last ones may find nothing left to do, and end by themselves."""
+    """A row per process; the last ones may find nothing left to do, and end by themselves. Raises MirageError where one fails."""
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="mirage-kills-") as folder:
         cache, log = Path(folder) / "cache", Path(folder) / "log"
@@ -105,6 +107,8 @@ def measure(name: str, kills: int = KILLS, seed: int = 0, say: Callable[[str], N
                     process.wait(lived)
                 except subprocess.TimeoutExpired:
                     process.kill()
+            if process.returncode > 0:
+                raise MirageError(f"kills: a process of {name} has failed; its error is above")
             lines = [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
             units = {unit for kind, unit, *_ in lines if kind == "unit"}
             schedules = [json.dumps(line) for line in lines if line[0] == "schedule"]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from benchmarks.search.kills import KillRow, kills_summary, kills_table
+import pytest
+
+from benchmarks.search import kills
+from benchmarks.search.kills import KillRow, kills_summary, kills_table, measure
+from mirage.errors import MirageError
 
 
 def row(kill: int, kept_us: float | None, over_last: float | None = None) -> KillRow:
@@ -18,3 +22,13 @@ def test_the_tables() -> None:
     assert figures["first answer over the last"] == "1.50"
     assert figures["least of the answers between over the last"] == "1.25"
     assert ["first answer over the last", "-"] in kills_summary([row(0, None)]).rows
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_is_no_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of a program that is there runs until it is killed, or ends; one of another fails before."""
+    monkeypatch.setattr(kills, "LIVES", (600.0, 600.0))
+    (row,) = measure("softmax", kills=1)
+    assert row.units and row.schedules
+    with pytest.raises(MirageError, match="has failed"):
+        list(measure("nothing", kills=1))
