@@ -60,8 +60,9 @@ def test_the_choice_of_another_machine_is_tried_first_and_measured_again(
     best = next(c for c in first.graphs if c.timing is not None)
     on("Second")
     compiled.clear()
-    # the first wave, before which its graph may not have been found, and the next one
-    monkeypatch.setattr(tune, "MAX_KERNELS", 4)
+    # its graph may be found after the first waves
+    monkeypatch.setattr(tune, "MAX_KERNELS", 32)
+    monkeypatch.setattr(tune, "PATIENCE", 100)
     second = mi.superoptimize(adapter, budget=BUDGET, cache=store)
     assert second.begun_with.startswith("First")
     assert (structure_key(best.graph), best.schedule) in compiled
