@@ -127,13 +127,19 @@ class Searches:
         arguments = trial_sets(_main(program), sizes)
         if arguments is None:
             return 0.0
-        form = self._plain[program.name] = form_of(program, None, sizes, constants, self.kernels)
+        form = self._plain_form(program, sizes, constants)
         first, again = (first_calls(form, arguments) for _ in range(2))
         form.forget()
         form.release()
         took, limits, axes = sum(map(min, first, again)), measure_limits(), to_axes(program)
         least = sum(limit_us(*program_cost(axes, at), limits, processor()) for at in sizes)
         return max(took - 1e-6 * least, LEAST_GAIN * took)
+
+    def _plain_form(self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str]) -> Executable:
+        """The form of a subprogram by libraries and fusion, made once."""
+        if program.name not in self._plain:
+            self._plain[program.name] = form_of(program, None, sizes, constants, self.kernels)
+        return self._plain[program.name]
 
     def _choose(self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float) -> Choice:
         """The fastest form of a subprogram, by measurement."""
@@ -152,7 +158,9 @@ class Searches:
             name, forms[FOUND] = FOUND, self.kernels.superoptimized(result)
         if raced and len(forms) > 1:
             made = {
-                n: (kernel is None and self._plain.get(program.name)) or form_of(program, kernel, sizes, constants, self.kernels)
+                n: self._plain_form(program, sizes, constants)
+                if kernel is None
+                else form_of(program, kernel, sizes, constants, self.kernels)
                 for n, kernel in forms.items()
             }
             seconds = min(max(deadline - time.perf_counter(), race / 2), race)

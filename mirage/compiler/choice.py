@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from mirage.compiler.build import COMPLETION, PREPARATION, built, passed
-from mirage.compiler.constraints.bounds import from_bounds
 from mirage.compiler.context import Context, Sizes
 from mirage.compiler.kernels.maker import KernelMaker
 from mirage.compiler.passes.superoptimize import calling
@@ -115,7 +114,7 @@ def form_of(
     """A subprogram as an executable of its own, for these sizes: a call of this kernel, or without one the plain form."""
     module = module_of(program)
     # without bounds, its kernels are those that the whole program has made
-    context = Context(from_bounds({}), tuple(constants), tuple(sizes), kernels=kernels)
+    context = Context(constants=tuple(constants), sizes=tuple(sizes), kernels=kernels)
     if kernel is None:
         module = passed(module, context, PREPARATION)
     else:

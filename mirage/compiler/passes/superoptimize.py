@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from mirage.compiler.context import Context, Sizes, Subprogram
@@ -116,11 +117,10 @@ def _modelled(w: _Work) -> float:
 
 def _budgets(shares: Mapping[Any, float], seconds: float) -> dict[Any, float]:
     """The seconds by these shares, which go down: for as many as can have `_LEAST_SECONDS`, but for one in any case."""
-    n = len(shares)
-    while n > 1 and seconds * list(shares.values())[n - 1] < _LEAST_SECONDS * sum(list(shares.values())[:n]):
-        n -= 1
-    total = sum(list(shares.values())[:n])
-    return {key: seconds * share / total * (k < n) for k, (key, share) in enumerate(shares.items())}
+    totals = list(accumulate(shares.values()))
+    enough = [seconds * share >= _LEAST_SECONDS * total for share, total in zip(shares.values(), totals, strict=True)]
+    n = max((k + 1 for k, e in enumerate(enough) if e), default=1)
+    return {key: seconds * share / totals[n - 1] * (k < n) for k, (key, share) in enumerate(shares.items())}
 
 
 def _anchors(lax: LaxProgram, sizes: list[dict[str, int]]) -> list[Sizes]:
