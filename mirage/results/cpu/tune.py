@@ -125,14 +125,10 @@ class Session:
             found = f"{len(source.found)} graphs" + ("" if search is None or search.done else ", searching")
             say(Step("tuning", f"{text}; {found}"))
 
-        baselines: dict[str, Runner] = {
-            "reference": lambda xs, ss: run_reference(program, xs, ss),
-            "library": self.library,
-        }
         left = budget - self._finish_seconds(budget)
         compared = min(succession.SHARE * budget, succession.SECONDS) if self._before else 0.0
         tuner = VersionTuner(
-            program, verifier.axis_program, work.anchors, self.target, baselines, budget=left - compared, seed=self.seed,
+            program, verifier.axis_program, work.anchors, self.target, self._baselines, budget=left - compared, seed=self.seed,
             constants=work.constants, progress=progress, keep=self._keep_so_far,
         )  # fmt: skip
         tuned, decision = self._succeeded(tuner, *tuner.run(source), start + left)
@@ -177,8 +173,13 @@ class Session:
         if version.candidate is not None:
             executable: Runner = version.executable
             return executable
+        return self._baselines[version.kind]
+
+    @property
+    def _baselines(self) -> dict[str, Runner]:
+        """What competes with kernels, by kind: the program operator by operator, and as library calls."""
         program = self.work.verifier.program
-        return self.library if version.kind == "library" else lambda xs, ss: run_reference(program, xs, ss)
+        return {"reference": lambda xs, ss: run_reference(program, xs, ss), "library": self.library}
 
     def _finish_seconds(self, budget: float) -> float:
         """The seconds of a budget that are left for the evidence of what is returned."""
