@@ -14,7 +14,7 @@ from mirage.cache import ResultStore
 from mirage.kernels.cpu import target
 from mirage.kernels.cpu.processor import processor
 from mirage.mugraph.canonical import structure_key
-from mirage.search import tune
+from mirage.search import buckets, tune
 from mirage.search.candidates import Candidate
 from mirage.search.tune import Tuner
 from tests.api.small import BUDGET, adapter, arrays, check, limit_tuning
@@ -22,7 +22,9 @@ from tests.api.small import BUDGET, adapter, arrays, check, limit_tuning
 
 @pytest.fixture(autouse=True)
 def few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At no other sizes than the given ones: a kernel that is scheduled for others may win there, and is no hint."""
     limit_tuning(monkeypatch.setattr)
+    monkeypatch.setattr(buckets, "MAX_POINTS", 0)
 
 
 @pytest.fixture
@@ -57,15 +59,15 @@ def test_the_choice_of_another_machine_is_tried_first_and_measured_again(
     on("First")
     first = mi.superoptimize(adapter, budget=BUDGET, cache=store)
     assert first.begun_with == ""
-    best = next(c for c in first.graphs if c.timing is not None)
+    tuned = {(structure_key(c.graph), c.schedule) for c in first.graphs if c.timing is not None}
+    assert tuned
     on("Second")
     compiled.clear()
-    # its graph may be found after the first waves
-    monkeypatch.setattr(tune, "MAX_KERNELS", 32)
-    monkeypatch.setattr(tune, "PATIENCE", 100)
+    # as many as the first wave has
+    monkeypatch.setattr(tune, "MAX_KERNELS", 1)
     second = mi.superoptimize(adapter, budget=BUDGET, cache=store)
     assert second.begun_with.startswith("First")
-    assert (structure_key(best.graph), best.schedule) in compiled
+    assert compiled[0] in tuned
     assert not second.recalled and "tune" in second.seconds
     assert ("begun with the choice of", f"{second.begun_with}; measured here") in second.report_rows()
     inputs = arrays(adapter.trace(), {"b": 3, "n": 5})
