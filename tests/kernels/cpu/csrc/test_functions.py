@@ -264,6 +264,18 @@ def test_special_values(library: Library, name: str, expected: list[float | None
     np.testing.assert_allclose(got, wanted, rtol=3e-3 if name == "log" else 1e-6, atol=tiny)
 
 
+def test_exps_that_are_no_normal_numbers_are_zero(library: Library) -> None:
+    """Beside elements of a vector that have results; NaN passes."""
+    info = np.finfo(library.dtype)
+    least = math.log(info.tiny)
+    x = np.array([0.0, least - 1e-3, -1.0, -math.inf, least + 1e-3, -1e9, math.nan, -1e-30] * 3, library.dtype)
+    found, wide = library.apply("exp", x), np.exp(x.astype(np.longdouble))
+    np.testing.assert_array_equal(found[np.isnan(x)], x[np.isnan(x)])
+    normal = wide >= info.tiny
+    assert np.abs(found[normal] / wide[normal] - 1).max() < 4 * info.eps
+    assert (found[wide < info.tiny] == 0).all() and (wide < info.tiny).sum() == 9
+
+
 def test_functions_with_parameters(library: Library) -> None:
     """As NumPy, NaN included."""
     x = np.array([*SPECIAL, 3.5, -3.5, 0.25, 2.0, -2.0], library.dtype)
