@@ -12,7 +12,7 @@ for independent arrays is equal where some of them are the same array.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count as counting
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -237,5 +237,38 @@ class _Finish:
             else:
                 new.append(self.add(raw.op, operands, below, attrs=raw.attrs))
         outputs = tuple(AxisOutput(new[t.value], tuple(self.named(d) for d in t.dims)) for t in self.lowered.outputs)
-        order = {a: self.axes[a] for a in self.axes}
-        return AxisProgram(self.program.name, order, tuple(inputs), tuple(self.nodes), outputs, self.program.dtype)
+        order = _storage_order(list(self.axes), self.nodes, inputs)
+        axes = {a: self.axes[a] for a in order}
+        nodes = tuple(replace(n, axes=tuple(a for a in order if a in n.axes)) for n in self.nodes)
+        return AxisProgram(self.program.name, axes, tuple(inputs), nodes, outputs, self.program.dtype)
+
+
+def _storage_order(order: list[str], nodes: Sequence[AxisNode], inputs: Sequence[AxisInput]) -> list[str]:
+    """The axes, in an order in which values that kernels hand on are stored as NumPy would store them: the axis that it has
+    contiguous is the value's last one, in the first of all values and as far as others allow it, and that of inputs as far as
+    these do. So a row of a product is one of its left operand, whatever else reads that.
+    """
+    given = {x.name: x.axes for x in inputs}
+    own: list[tuple[str, ...]] = []
+    for n in nodes:
+        operands = [own[i] for i in n.operands]
+        if n.op == "input":
+            operands = [given[n.attr["name"]]]
+        elif n.op != "matmul":
+            operands.sort(key=len, reverse=True)
+        found = dict.fromkeys(a for axes in operands for a in axes if a in n.axes)
+        own.append((*found, *(a for a in n.axes if a not in found)))
+    kept: list[tuple[str, ...]] = []
+    for axes, _ in sorted(zip(own, nodes, strict=True), key=lambda pair: pair[1].op == "input"):
+        if len(axes) < 2:
+            continue
+        after = max(map(order.index, axes))
+        changed = [a for a in order[: after + 1] if a != axes[-1]] + [axes[-1], *order[after + 1 :]]
+        if all(_is_last(x, changed) for x in kept):
+            order = changed
+            kept.append(axes)
+    return order
+
+
+def _is_last(axes: Sequence[str], order: Sequence[str]) -> bool:
+    return max(axes, key=order.index) == axes[-1]
