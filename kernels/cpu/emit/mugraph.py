@@ -25,9 +25,9 @@ from mirage.kernels.cpu.emit.plan import VECTOR_BYTES, Program, Tensor
 from mirage.kernels.cpu.emit.stages import CodeStage, LibraryStage, computed_once, library_stage, runs
 from mirage.kernels.cpu.emit.stream import LAUNCH
 from mirage.kernels.cpu.emit.writer import Writer, comment_text, without_unused
-from mirage.kernels.cpu.launch.packing import Packing
+from mirage.kernels.cpu.launch.packing import Packing, packed_axes
 from mirage.mugraph.degree import RunningMaximum, analyze
-from mirage.mugraph.graph import MuGraph, Ref
+from mirage.mugraph.graph import Graph, MuGraph, Ref
 from mirage.mugraph.schedule import BlockLayout, KernelSchedule, Schedule, kernel_numbers
 from mirage.mugraph.thread import inline_threads
 
@@ -163,11 +163,11 @@ class Emitter:
         partial = not self.mugraph.axes.keys() >= set(axes)
         return self._tensor(axes, self.real if partial else between_dtype(self.storage))
 
-    def _packed(self, source: Tensor, axis: str, tile: int) -> Tensor:
-        """The packed form of an input, or of what is computed once, which kernels that want the same one share."""
+    def _packed(self, source: Tensor, graph: Graph, axis: str, tile: int) -> Tensor:
+        """The form of an input, or of what is computed once, that is packed for a kernel: one for all that want the same."""
         if self.sizes[axis].is_Integer:
             tile = min(tile, max(int(self.sizes[axis]), 1))
-        axes = (*(a for a in source.axes if a != axis), axis)
+        axes = packed_axes(graph, source.axes, axis)
         for p in self.packed:
             if (p.input, p.axes, p.tile) == (source.index, axes, tile):
                 return self.tensors[p.tensor]
@@ -219,7 +219,8 @@ class Emitter:
         number = kernel_numbers(self.mugraph).index(i)
         schedule = self.schedule.kernels[number]
         for operand, axis in schedule.packed:
-            inputs[operand] = self._packed(inputs[operand], axis, schedule.tile[axis])
+            assert n.graph is not None
+            inputs[operand] = self._packed(inputs[operand], n.graph, axis, schedule.tile[axis])
         self.kernels.append(BlockEmitter(number, i, block, schedule, program, inputs, outputs, dict(carried)))
 
     def emit(self) -> Emitted:

@@ -6,7 +6,7 @@ weight is stored along the axis that the micro-kernels vectorize.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -23,7 +23,7 @@ from mirage.kernels.cpu.emit.stages import computed_once
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.pages import in_large_pages
 from mirage.mugraph.degree import analyze
-from mirage.mugraph.graph import MuGraph, Node, Role
+from mirage.mugraph.graph import Graph, MuGraph, Node, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule, kernel_numbers
 
 #: elements of a tile that is wide enough for packed inputs
@@ -49,10 +49,18 @@ def check_packed(mugraph: MuGraph, schedule: Schedule, constants: Collection[str
             raise ScheduleError(f"{mugraph.name}: the schedule packs {name}, which is not constant; name it in constants")
 
 
+def packed_axes(graph: Graph, axes: Sequence[str], last: str) -> tuple[str, ...]:
+    """The axes of an operand of a kernel in the order in which it is packed along one of them: those that the grid divides come
+    first, so that what a block reads is one piece of memory.
+    """
+    others = [a for a in axes if a != last]
+    return (*sorted(others, key=lambda a: graph.role.get(a) is not Role.PARALLEL), last)
+
+
 @dataclass(frozen=True)
 class Packing:
     """How kernel-level tensor `input`, an input of the muGraph or what follows from constants alone, is stored as tensor
-    `tensor`: [tiles of the last axis][other axes][tile].
+    `tensor`: [tiles of the last axis][other axes][tile]. The `axes` are in the order of `packed_axes`.
 
     The last tile has the room of a whole one.
     """
@@ -219,5 +227,8 @@ def _axis(
         return None
     wide = [a for a in axes if role.get(a) is Role.PARALLEL and s.tile[a] > 1]
     best = max(wide, key=lambda a: (a == axes[-1], s.tile[a]), default=None)
-    whole = best == axes[-1] and min(s.tile[best], most or s.tile[best]) >= sizes[best]
-    return None if whole and not small else best
+    if best is None:
+        return None
+    whole = min(s.tile[best], most or s.tile[best]) >= sizes[best]
+    stored = whole and packed_axes(node.graph, axes, best) == axes
+    return None if stored and not small else best

@@ -134,6 +134,28 @@ def test_blocks_are_contiguous_and_padded_with_zeros() -> None:
     np.testing.assert_array_equal(copy, found.pack(w.T, ("n", "k"), {"k": 3, "n": 5}))
 
 
+def test_what_a_block_reads_is_one_piece_of_memory() -> None:
+    """Of a weight whose columns are heads and elements, a block with one head reads the columns of that, which are apart."""
+    b = ProgramBuilder("heads")
+    x, w = b.input("x", tensor("b", "k")), b.input("w", tensor("k", "4*d"))
+    y = b.op("reshape", b.op("matmul", x, w), shape=("b", 4, "d"))
+    program = b.finish([b.op("mul", y, b.input("s", tensor(4, 1)))])
+    graph, sizes = single_kernel(program), {"b": 3, "k": 2048, "d": 640}
+    (number,) = (i for i, y in enumerate(graph.inputs) if y.argument == "w")
+    rows, heads, elements = graph.inputs[number].axes
+    whole = tiles(graph, {heads: 1, elements: 640, "b": 3})
+    found = packed_variants(graph, whole, ["w"], sizes)
+    assert found
+    for s in found:
+        exe = CpuExecutable(graph, s, analyze(graph), sizes, ["w"])
+        (p,) = exe.emitted.packed
+        assert p.axes == (heads, rows, elements)
+        inputs = random_inputs(program, sizes)
+        assert error(exe(inputs, sizes), run_reference(program, inputs, sizes, "float64")) < bound("float32")
+    # with all heads in a block, that is the form that it is stored in
+    assert packing.packed_axes(graph.kernels[0].graph, (rows, elements), elements) == (rows, elements)
+
+
 @pytest.mark.parametrize(
     ("rows", "width"), [(1, 128), (2, 128), (3, 64), (4, 64), (5, 48), (8, 48), (16, 48), (32, 48), (33, packing.NARROW)]
 )
