@@ -233,21 +233,76 @@ def emit_matmul(
 ) -> None:
     """Print target (+)= x y; `target` is contiguous along `plan.n`. `streamed` operands are read from memory once.
 
-    Where another axis of the rows follows on theirs in memory, as query groups do on tokens, both are rows of one product.
+    Where another axis of the rows follows on theirs in memory, as query groups do on tokens, both are rows of one product; where
+    all contracted axes follow on one another in both operands, as heads do on their elements, they are one.
     """
     rows, cols = (y, x) if plan.swap else (x, y)
     assert not (rows.half or target.half)
-    half = "_half" if cols.half else ""
-    stream = plan.stream_rows if streamed[0 if plan.swap else 1] else 0
-    if plan.sums and not accumulate:
-        fill(w, axes, looping, target, "0", [a for a in target.strides if a in (*plan.loops, plan.m, plan.n)])
-    mode = "1" if plan.sums or accumulate else "0"
+    printed = _Printed(w, axes, plan, looping, rows, cols, target, accumulate, streamed[0 if plan.swap else 1])
+    nested = [a for a in rows.strides if a in plan.sums and axes.constant(a, looping) != 1]
+    if not nested:
+        printed.filled()
+        return
+    order = [*nested, plan.k]
+    conditions = [
+        f"{v.stride(outer)} == {_extent(axes, inner, looping)} * {v.stride(inner)}"
+        for outer, inner in itertools.pairwise(order)
+        for v in (rows, cols)
+    ]
+    with w.block(f"if ({' && '.join(conditions)})"):
+        printed.rows(" * ".join(_extent(axes, a, looping) for a in order), [])
+    with w.block("else"):
+        printed.filled()
 
-    def product(m: str, inner: str | None, loops: Sequence[str]) -> None:
+
+@dataclass(frozen=True)
+class _Printed:
+    """Prints one product by its plan; see `emit_matmul`."""
+
+    w: Writer
+    axes: BlockAxes
+    plan: MatmulPlan
+    looping: bool
+    row: View
+    col: View
+    target: View
+    accumulate: bool
+    streamed: bool
+
+    def filled(self) -> None:
+        """Term by term of the sums around the product, which are added to zeros if they are not added to what there is."""
+        plan = self.plan
+        if plan.sums and not self.accumulate:
+            around = [a for a in self.target.strides if a in (*plan.loops, plan.m, plan.n)]
+            fill(self.w, self.axes, self.looping, self.target, "0", around)
+        self.rows(_extent(self.axes, plan.k, self.looping), plan.sums)
+
+    def rows(self, k: str, sums: Sequence[str]) -> None:
+        """With so many terms, and these sums around it."""
+        plan, axes, looping = self.plan, self.axes, self.looping
+        m = _extent(axes, plan.m, looping)
+        also = _second_row_axis(axes, plan, looping, self.row, self.col, self.target)
+        if also is None or plan.m is None:
+            self._calls(m, plan.m, k, [*plan.loops, *sums])
+            return
+        outer, inner = sorted((plan.m, also), key=list(self.target.strides).index)
+        step = _extent(axes, inner, looping)
+        adjacent = [f"{v.stride(outer)} == {step} * {v.stride(inner)}" for v in (self.row, self.target)]
+        with self.w.block(f"if ({' && '.join(adjacent)})"):
+            others = [a for a in plan.loops if a != also]
+            self._calls(f"{_extent(axes, outer, looping)} * {step}", inner, k, [*others, *sums])
+        with self.w.block("else"):
+            self._calls(m, plan.m, k, [*plan.loops, *sums])
+
+    def _calls(self, m: str, inner: str | None, k: str, loops: Sequence[str]) -> None:
         """`m` rows, whose strides are those along `inner`."""
-        nest = Nest(w, axes, looping)
-        with nest.over([*loops, *plan.sums]):
-            n, k = _extent(axes, plan.n, looping), _extent(axes, plan.k, looping)
+        plan, w, rows, cols, target = self.plan, self.w, self.row, self.col, self.target
+        half = "_half" if cols.half else ""
+        stream = plan.stream_rows if self.streamed else 0
+        mode = "1" if self.accumulate or any(a in plan.sums for a in loops) else "0"
+        nest = Nest(w, self.axes, self.looping)
+        with nest.over(loops):
+            n = _extent(self.axes, plan.n, self.looping)
             left = f"{rows.at(nest.index)}, {rows.stride(inner)}"
             o = f"{target.at(nest.index)}, {target.stride(inner)}, {mode}"
             if plan.dot:
@@ -263,20 +318,6 @@ def emit_matmul(
                 w.line(f"    mi_gemm_outer{half}{args}")
             else:
                 w.line(f"mi_gemm_{'stream' if stream else 'outer'}{half}{args}")
-
-    m = _extent(axes, plan.m, looping)
-    also = _second_row_axis(axes, plan, looping, rows, cols, target)
-    if also is None or plan.m is None:
-        product(m, plan.m, plan.loops)
-        return
-    order = list(target.strides)
-    outer, inner = sorted((plan.m, also), key=order.index)
-    step = _extent(axes, inner, looping)
-    adjacent = [f"{v.stride(outer)} == {step} * {v.stride(inner)}" for v in (rows, target)]
-    with w.block(f"if ({' && '.join(adjacent)})"):
-        product(f"{_extent(axes, outer, looping)} * {step}", inner, [a for a in plan.loops if a != also])
-    with w.block("else"):
-        product(m, plan.m, plan.loops)
 
 
 def _extent(axes: BlockAxes, a: str | None, looping: bool) -> str:
