@@ -16,7 +16,7 @@ from mirage.kernels.profile import Timing
 from mirage.kernels.target import Executable
 from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.degree import RunningMaximum, analyze
-from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.graph import MuGraph, Node
 from mirage.mugraph.schedule import Schedule
 from mirage.search.accuracy import Accuracy
 from mirage.search.large import LargeSearch
@@ -225,6 +225,11 @@ class Candidates:
         fresh = search.found[self._taken :]
         self._taken += len(fresh)
         self._waiting.extend(Known(graph, found.cost) for found in fresh for graph in found.graphs)
+
+    def measured(self, kernels: Mapping[Node, float]) -> None:
+        """Let the search of a large program know what kernels took (us), by their nodes without operands."""
+        if self.pieces is not None and not self.stopped:
+            self.pieces.measured(kernels)
 
     def all(self, seconds: float) -> list[Candidate]:
         """Everything that there is, or that is found in so many seconds."""

@@ -11,14 +11,16 @@ import itertools
 import math
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import uuid4
 
 import numpy as np
 
 from mirage.errors import MirageError
 from mirage.ir.dims import evaluate
-from mirage.kernels.cpu.launch.packing import packed_variants
+from mirage.kernels.cpu.launch.packing import check_packed, packed_variants
 from mirage.kernels.cpu.model.cost import CostModel
 from mirage.kernels.cpu.model.fit import Sample, fit
 from mirage.kernels.cpu.schedules.scheduler import Key, Ranking, Scheduler
@@ -29,6 +31,7 @@ from mirage.search.candidates import Candidate
 from mirage.search.cost import LOOP_TILE, SPLITS
 from mirage.search.cutoffs import Cutoffs
 from mirage.search.generate import plan_by_plan
+from mirage.search.kernel_times import KernelTimes
 
 #: schedules of a graph that the model proposes; others are neighbours of measured ones
 _PER_GRAPH = 3
@@ -38,6 +41,8 @@ FAR = 8.0
 _LEADERS, _CLOSE = 3, 1.5
 #: graphs among which each pair of a wave is chosen, if there are as many
 _CHOICE = 2
+#: share of the time of a graph from which on the schedule of one of its kernels is refined
+_WORTH = 0.02
 #: by how much a pair counts as dearer for each earlier one of its plan, of which a few count
 _SAME_PLAN, _COUNTED = 0.25, 4
 
@@ -85,6 +90,9 @@ class _Rival:
 
     origin: str
     scheduler: Scheduler
+    #: of its kernels, as `KernelTimes` has them, and the schedule that the model finds best
+    numbers: Sequence[int]
+    first: Schedule
     counts: dict[Schedule, np.ndarray] = field(default_factory=dict)
     proposals: list[Schedule] = field(default_factory=list)
     expanded: bool = False
@@ -99,6 +107,11 @@ class _Rival:
             if s not in self.counts:
                 self.counts[s] = self.scheduler.counts(s)
                 self.proposals.append(s)
+
+    @property
+    def base(self) -> Schedule:
+        """The best schedule so far: as measured, or else as modelled."""
+        return self.first if self.best is None else self.best[1]
 
     def has_more(self) -> bool:
         """Whether the model ranks more schedules behind those that it proposed."""
@@ -129,6 +142,8 @@ class Explorer:
         self.samples: list[Sample] = []
         #: microseconds of what was measured, in proportion to the fastest
         self.times: dict[Pair, float] = {}
+        #: those of single kernels of graphs that have several
+        self.kernels = KernelTimes()
         self._known = model.coefficients
         self._tried: set[Pair] = set()
         #: schedules that were the fastest on another machine, in that order
@@ -180,8 +195,8 @@ class Explorer:
         c = self.candidates[number]
         try:
             scheduler = Scheduler(c.graph, self.sizes, self.model, c.maximum, self._rankings, self.constants)
-            rival = _Rival(c.graph.origin, scheduler)
-            rival.propose([rival.scheduler.first()])
+            rival = _Rival(c.graph.origin, scheduler, self.kernels.numbers(scheduler), scheduler.first())
+            rival.propose([rival.first])
             return rival
         except MirageError as e:
             self.rejected.append(f"{c.graph.origin}: {e}")
@@ -202,11 +217,23 @@ class Explorer:
         """Up to `count` pairs to measure next: half of them refine what is fastest so far, once something is measured."""
         while sum(bool(r.proposals) for r in self._rivals.values()) < _CHOICE * count and self.estimate():
             pass
+        for rival in self._rivals.values():
+            self._combine(rival)
         hinted = self._hinted(count)
         refined = self._refinements((count - len(hinted)) // 2)
         fresh = self._fresh(count - len(hinted) - len(refined))
         found = [*hinted, *refined, *fresh]
         return [*found, *self._refinements(count - len(found))]
+
+    def _combine(self, rival: _Rival) -> None:
+        """Propose a graph with each kernel as it was fastest, in whatever graph that was."""
+        scheduler = rival.scheduler
+        schedule = self.kernels.fastest_of(scheduler, rival.numbers, rival.base)
+        if schedule not in rival.counts:
+            with suppress(MirageError):
+                schedule.check(scheduler.mugraph)
+                check_packed(scheduler.mugraph, schedule, self.constants)
+                rival.propose([schedule])
 
     def waits(self) -> bool:
         """Whether there is more that a wave would have; asked when there are no more waves, as it may use one of these up."""
@@ -222,8 +249,15 @@ class Explorer:
         unrefined = sum(r.best is not None and r.refined != r.best[1] for r in rivals)
         add("measured graphs of which no neighbouring schedules were tried", unrefined)
 
-    def learn(self, race: Mapping[Pair, Timing]) -> None:
-        """Take note of a race, in which the fastest so far took part, if there is one."""
+    def kernels_of(self, pair: Pair) -> int:
+        """How many kernels of a graph run in every call."""
+        number, schedule = pair
+        return len(self._rivals[number].scheduler.parts(schedule))
+
+    def learn(self, race: Mapping[Pair, Timing], shares: Mapping[Pair, Sequence[float]] | None = None) -> None:
+        """Take note of a race, in which the fastest so far took part, if there is one; and of the `shares` that the kernels of
+        graphs have in these times.
+        """
         scores = {pair: score(t) for pair, t in race.items()}
         # the machine may be busier than in the race before
         both = [self.times[pair] / scores[pair] for pair in scores if pair in self.times]
@@ -233,6 +267,8 @@ class Explorer:
             self.times[i, schedule] = time
             self.samples.append(Sample(rival.counts[schedule], 1e3 * t.min_us, f"{self._name}.{self._races}"))
             rival.best = min(((t, s) for (j, s), t in self.times.items() if j == i), key=lambda item: item[0])
+            if own := (shares or {}).get((i, schedule)):
+                self.kernels.learn(rival.scheduler, rival.numbers, schedule, [time * share for share in own])
         self._races += 1
         self.model.coefficients = fit(self.samples, self._known)
 
@@ -254,8 +290,12 @@ class Explorer:
     # estimates
 
     def _estimate(self, rival: _Rival, schedule: Schedule, otherwise: float) -> float:
-        """Estimated microseconds: the model's, times by how much it was wrong about this graph, `otherwise` about others."""
-        return float(self.model.ns(rival.counts[schedule])) * 1e-3 * (self._error(rival) or otherwise)
+        """Estimated microseconds: what was measured of the kernels, or the model's, times by how much it was wrong about this
+        graph, `otherwise` about others.
+        """
+        modelled = float(self.model.ns(rival.counts[schedule])) * 1e-3
+        measured = self.kernels.us(rival.scheduler, rival.numbers, schedule, self.model, modelled)
+        return modelled * (self._error(rival) or otherwise) if measured is None else measured
 
     def _error(self, rival: _Rival) -> float:
         """Measured over modelled time of the best schedule of a graph; 0 where none was measured."""
@@ -266,16 +306,23 @@ class Explorer:
         modelled = 1e-3 * float(self.model.ns(rival.counts[schedule]))
         return time / modelled if modelled else 0.0
 
+    def _otherwise(self) -> float:
+        """By how much the model is wrong about a graph of which nothing was measured."""
+        errors = [e for r in self._rivals.values() if (e := self._error(r))]
+        return statistics.median(errors) if errors else 1.0
+
+    def _estimates(self) -> dict[Pair, float]:
+        """Microseconds of what the model proposes."""
+        otherwise = self._otherwise()
+        return {(i, s): self._estimate(r, s, otherwise) for i, r in self._rivals.items() for s in r.proposals}
+
     # proposals
 
     def _fresh(self, count: int) -> list[Pair]:
         """The cheapest pairs that the model proposes, where those of other plans count as cheaper."""
         found: list[Pair] = []
-        errors = [e for r in self._rivals.values() if (e := self._error(r))]
-        otherwise = statistics.median(errors) if errors else 1.0
-        estimates = {
-            (i, s): self._estimate(r, s, otherwise) for i, r in self._rivals.items() for s in r.proposals
-        }  # fmt: skip
+        otherwise = self._otherwise()
+        estimates = self._estimates()
         least = min([*estimates.values(), *self.times.values()], default=0.0)
         while len(found) < count and estimates:
             plans = [self._rivals[i].origin for i, _ in (*self._tried, *found)]
@@ -305,7 +352,7 @@ class Explorer:
                 halved = itertools.islice(rival.scheduler.halved(best[0]), 1)
                 rival.propose([*best, *packed[:1], *halved])
                 estimates |= {(number, s): self._estimate(rival, s, otherwise) for s in rival.proposals}
-                if schedule not in best:
+                if schedule == rival.first and schedule not in best:
                     # its scratch is too large
                     continue
             if pair not in self._tried:
@@ -316,8 +363,12 @@ class Explorer:
     def _refinements(self, count: int) -> list[Pair]:
         """Neighbours of the best schedules of the fastest graphs, those of each graph in turns."""
         leaders = [i for i in dict.fromkeys(i for i, _ in self.fastest)][:_LEADERS]
-        least = min(self.times.values(), default=0.0)
+        # while something else may be far faster, that is measured first
+        least = min([*self.times.values(), *self._estimates().values()], default=0.0)
         leaders = [i for i in leaders if (self._rivals[i].best or (math.inf,))[0] <= _CLOSE * least]
+        # what is learnt of kernels serves all graphs that have them
+        several = [i for i in leaders if self._shares(self._rivals[i])]
+        leaders = [i for i in leaders if i not in several[1:]]
         found: list[Pair] = []
         while leaders and len(found) < count:
             for i in leaders[: count - len(found)]:
@@ -357,13 +408,24 @@ class Explorer:
         _, best = rival.best
         if rival.refined != best:
             rival.refined = best
-            rival.neighbours = self._near(rival.scheduler, best)
+            rival.neighbours = self._near(rival, best)
         return rival.neighbours
 
-    def _near(self, scheduler: Scheduler, best: Schedule) -> Iterator[Schedule]:
+    def _near(self, rival: _Rival, best: Schedule) -> Iterator[Schedule]:
+        scheduler = rival.scheduler
         if not any(s.packed for s in best.kernels):
             yield from self._packed(scheduler, best)
-        yield from scheduler.neighbours(best)
+        if shares := self._shares(rival):
+            # what each kernel takes is told apart
+            worth = [k for k, share in shares.items() if share >= _WORTH]
+            yield from scheduler.together(best, worth, partial(self.kernels.has, rival.numbers))
+        else:
+            yield from scheduler.neighbours(best)
+
+    def _shares(self, rival: _Rival) -> dict[int, float]:
+        """The shares of the best time of a graph that its kernels have, by their places; empty where these are not told apart."""
+        shares = self.kernels.shares(rival.scheduler, rival.numbers, rival.base)
+        return shares if len(shares) > 1 else {}
 
     def _packed(self, scheduler: Scheduler, schedule: Schedule) -> list[Schedule]:
         return packed_variants(scheduler.mugraph, schedule, self.constants, self.sizes, scheduler.once)

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from mirage.cache.records import sha256
 from mirage.ir.axes import AxisProgram
@@ -20,7 +21,7 @@ from mirage.ir.dims import evaluate
 from mirage.ir.operator import PRODUCTS
 from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.degree import analyze
-from mirage.mugraph.graph import MuGraph, Role
+from mirage.mugraph.graph import MuGraph, Node, Role
 from mirage.mugraph.predefined import single_operators, with_predefined
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.rename import rename_mugraph
@@ -96,12 +97,18 @@ class LargeSearch:
         self.searches: _Searches = beside.searches if beside is not None else _Searches(sizes, options, checkpoint)
         #: what every piece costs as one kernel (ns)
         self.estimates = {p: self.prices.together(piece.program) for p, piece in self.pieces.items()}
-        #: the ways to run the pieces that were searched, the cheapest first
+        #: the ways to run the pieces that were searched, as modelled, the cheapest first
         self.ways: dict[Atoms, list[Way]] = {}
+        #: the same as measured, where their kernels were; made when they are needed
+        self._priced: dict[Atoms, list[Way]] = {}
+        #: numbers of kernels, as nodes without operands; those of each way; and what kernels took (us)
+        self._numbers: dict[Node, int] = {}
+        self._kernels: dict[Way, tuple[int, ...]] = {}
+        self._took: dict[int, float] = {}
         #: seconds, or steps, of the search of a piece, infinite where it is complete
         self.spent: dict[Atoms, float] = {}
         self.seen: set[object] = set()
-        #: whether there was a first item, the stream has ended, and nothing is left to search
+        #: whether the first graphs were returned, the stream has ended, and nothing is left to search
         self.begun = self.done = self.complete = False
         #: the steps that the searches of pieces have taken for it
         self.steps = 0
@@ -113,19 +120,17 @@ class LargeSearch:
 
     def __next__(self) -> Found:
         found = next((item for item in self._items if item is not None), None)
-        self.begun = True
         if found is None:
             self.done = True
             raise StopIteration
         return found
 
     def advance(self, seconds: float) -> list[Found]:
-        """Go on for about so many seconds, or until there are graphs; what was found. The first call ends with the first item,
-        whatever time that takes; every call takes one step.
+        """Go on for about so many seconds, or until there are graphs; what was found. Each call until it has `begun` ends with
+        graphs, whatever time that takes; every call takes one step.
         """
         end = time.perf_counter() + seconds
         for item in self._items:
-            self.begun = self.begun or item is not None
             if item is not None and item.graphs:
                 return [item]
             if self.begun and time.perf_counter() >= end:
@@ -156,6 +161,19 @@ class LargeSearch:
         """Write what is finished to the checkpoint, once it is worth a file."""
         self.searches.save()
 
+    def measured(self, kernels: Mapping[Node, float]) -> None:
+        """What kernels take on the machine (us), by their nodes without operands. From now on these are what the ways to run a
+        piece with them cost, in proportion to what all others cost as modelled.
+        """
+        took = {self._numbers[n]: us for n, us in kernels.items() if n in self._numbers}
+        if took == self._took:
+            return
+        self._took = took
+        self._priced.clear()
+        if self.done and not self._interrupted:
+            self.done = False
+            self._items = self._cheapest()
+
     @property
     def work(self) -> tuple[int, int]:
         """The prefixes that the searches of pieces have built, and their checks."""
@@ -171,15 +189,19 @@ class LargeSearch:
         yield self.next()
         # a graph of as many kernels as there can be, where fewer are not faster on the machine
         apart, *_ = cheapest(self.cuts, {atom: self.ways[atom] for atom in atoms}, 1)
+        self.begun = True
         yield self.found(apart)
         for pieces in (atoms, coarse):
             yield from self._searched(pieces, self.searches.first)
             yield self.next()
         yield from self.improved()
+        yield from self._cheapest()
+        self.complete = not self.searches.stopped
+
+    def _cheapest(self) -> Iterator[Found]:
         for partition in self.partitions():
             yield self.found(partition)
         yield from self.variants()
-        self.complete = not self.searches.stopped
 
     def _searched(self, pieces: Sequence[Atoms], limit: float) -> Iterator[None]:
         """Search these pieces, but for those that have had so many seconds, or steps."""
@@ -214,18 +236,43 @@ class LargeSearch:
         if all(way.splits for way in ways):
             # so that there is a way beside every other piece
             ways.append(Way(self.prices.apart(program), graph=reference_graph(program)))
+        for way in self.ways.get(piece, ()):
+            self._kernels.pop(way, None)
         self.ways[piece] = sorted(ways, key=lambda way: way.cost)
+        self._kernels |= {way: self._numbered(way.graph) for way in ways if way.graph is not None}
+        self._priced.clear()
+
+    def _numbered(self, graph: MuGraph) -> tuple[int, ...]:
+        operators = [replace(n, operands=()) for n in graph.kernel.nodes if n.op not in SOURCES]
+        return tuple(self._numbers.setdefault(n, len(self._numbers)) for n in operators)
+
+    def priced(self) -> Mapping[Atoms, list[Way]]:
+        """The ways to run the pieces that were searched, the cheapest first: what was measured of their kernels is divided by how
+        much slower than modelled such ways are, so that it compares with what others cost.
+        """
+        if not self._priced:
+            took = {
+                way: 1e3 * sum(self._took[k] for k in kernels)
+                for way, kernels in self._kernels.items()
+                if self._took.keys() >= set(kernels)
+            }
+            slower = median([ns / way.cost for way, ns in took.items()] or [1.0])
+            self._priced = {
+                p: sorted((replace(w, cost=took[w] / slower) if w in took else w for w in ways), key=lambda w: w.cost)
+                for p, ways in self.ways.items()
+            }
+        return self._priced
 
     def promising(self, limit: float) -> Atoms | None:
         """The piece whose search, up to this limit, could improve the best partition most, or None."""
-        known = {p: ways[0].cost for p, ways in self.ways.items()}
+        known = {p: ways[0].cost for p, ways in self.priced().items()}
         open_ = {p: cost for p, cost in self.estimates.items() if self.spent.get(p, 0.0) < limit}
         found = most_promising(self.cuts, known, open_)
         return found[0] if found is not None and found[1] < self.partitions()[0].cost else None
 
     def partitions(self) -> list[Partition]:
         """The cheapest partitions of what is known."""
-        return cheapest(self.cuts, {p: _alternatives(ways) for p, ways in self.ways.items()}, PARTITIONS)
+        return cheapest(self.cuts, {p: _alternatives(ways) for p, ways in self.priced().items()}, PARTITIONS)
 
     def next(self) -> Found:
         """The cheapest partition that was not returned, if one of the best is not."""
@@ -238,7 +285,7 @@ class LargeSearch:
         steps = dict(best.steps)
         for piece in sorted(steps, key=lambda p: -steps[p].cost):
             others = best.splits - steps[piece].splits
-            for way in [w for w in self.ways[piece] if not w.splits & others][:VARIANTS]:
+            for way in [w for w in self.priced()[piece] if not w.splits & others][:VARIANTS]:
                 changed = tuple((p, way if p == piece else w) for p, w in best.steps)
                 yield self.found(Partition(changed, best.cost - steps[piece].cost + way.cost))
 

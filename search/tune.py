@@ -23,6 +23,7 @@ from mirage.errors import DegradedWarning, MirageError, UnsafeCacheError
 from mirage.ir.interpret import Runner
 from mirage.ir.program import Program
 from mirage.kernels.cpu.compile.toolchain import find_compiler
+from mirage.kernels.cpu.launch import pool
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.model.cost import CostModel
 from mirage.kernels.cpu.model.fit import coefficients, keep
@@ -36,8 +37,7 @@ from mirage.search.candidates import Candidate, Candidates, fewest_plain
 from mirage.search.explore import Explorer, Pair
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 
-#: kernels that are compiled at most; a wave of them per core, of which the first has one only, and begins with one, so that it is
-#: measured soon
+#: kernels that are compiled at most; a wave of them per core, after the first kernel, which is alone, so that it is measured soon
 MAX_KERNELS = 96
 WAVE = 2
 #: waves without a kernel that is faster by more than this share, after which all is tried that is worth it
@@ -55,6 +55,8 @@ FINALISTS, FINAL_GRAPHS = 6, 3
 FINAL_SECONDS, FINAL_SHARE = 2.0, 0.2
 #: share of that time that is kept for cold caches
 COLD_SHARE = 0.2
+#: calls after a race of which it is noted what each kernel takes
+SHARE_CALLS = 3
 #: seconds of a race at least, and of what runs alone
 RACE_LEAST, ALONE_SECONDS = 0.05, 0.01
 #: times as long as the fastest, or the library, that a call takes which is not made again: those of a large program take seconds
@@ -240,11 +242,10 @@ class Tuner:
         if not source.found:
             # the program's own operators, whatever time is left
             self._search(source)
-        stale, size = 0, self.target.cores
+        stale, size = 0, 1
         #: seconds in which the last wave was planned
         planning = 0.0
-        # what is compiled now, what else of this wave then, and whether this was that
-        pairs, waiting, goes_on = explorer.leaders(size), [], False
+        pairs = explorer.leaders(self.target.cores)
         try:
             while waves > 0:
                 left = self.left() - reserve * bool(self.measured)
@@ -256,9 +257,6 @@ class Tuner:
                     start = time.perf_counter()
                     pairs = explorer.wave(min(size, MAX_KERNELS - self.compiled))
                     planning = time.perf_counter() - start
-                    if not self.measured:
-                        # the first kernel is compiled alone: others would hold it up where cores are few
-                        pairs, waiting = pairs[:1], pairs[1:]
                 if not pairs:
                     # what is found is kept for others, even where no more is compiled
                     if source.done:
@@ -270,11 +268,10 @@ class Tuner:
                 before = self.fastest_us
                 work = [(explorer.candidates[i], s) for i, s in pairs]
                 built = self.compile(work, left, lambda: self._meanwhile(source))
-                self._learn(built)
-                stale = 0 if self.fastest_us < (1 - BETTER) * before else stale + (not goes_on)
-                waves -= not waiting
-                goes_on = bool(waiting)
-                pairs, waiting, size = waiting, [], WAVE * self.target.cores
+                self._learn(built, source)
+                stale = 0 if self.fastest_us < (1 - BETTER) * before else stale + 1
+                waves -= 1
+                pairs, size = [], WAVE * self.target.cores
                 if self.fastest_us < before:
                     self.progress(self._so_far())
                 if self.ready:
@@ -294,7 +291,7 @@ class Tuner:
         """Microseconds of the fastest kernel so far, as races scaled them; infinite where there is none."""
         return min((self.explorer.times[pair] for pair in self.measured), default=math.inf)
 
-    def _learn(self, built: Sequence[Candidate]) -> None:
+    def _learn(self, built: Sequence[Candidate], source: Candidates) -> None:
         """Race what was built with the fastest so far."""
         explorer = self.explorer
         leaders = sorted(self.measured, key=explorer.times.__getitem__)[:2]
@@ -307,10 +304,25 @@ class Tuner:
         numbers = {id(c.graph): i for i, c in enumerate(explorer.candidates)}
         timed = self.race([*(self.measured[pair] for pair in leaders), *built], seconds)
         race = {(numbers[id(c.graph)], c.schedule): c for c in timed if c.schedule and c.timing}
-        explorer.learn({pair: c.timing for pair, c in race.items() if c.timing})
+        explorer.learn({pair: c.timing for pair, c in race.items() if c.timing}, self._shares(race))
+        source.measured(explorer.kernels.fastest())
         self.measured |= race
         self._order()
         self._forget(c for c in race.values() if c not in self.ready[:2])
+
+    def _shares(self, race: Mapping[Pair, Candidate]) -> dict[Pair, list[float]]:
+        """The shares of the time that each kernel has in the graphs of several, of which there was a race."""
+        found = {}
+        least = min((score(c.timing) for c in race.values() if c.timing), default=0.0)
+        for pair, c in race.items():
+            kernels = self.explorer.kernels_of(pair)
+            if kernels < 2 or c.timing is None or c.timing.runs < 2 or score(c.timing) > HOPELESS * least:
+                continue
+            calls = [pool.kernel_seconds(self.call(c.executable), kernels) for _ in range(SHARE_CALLS)]
+            seconds = [min(own) for own in zip(*(x for x in calls if x is not None), strict=True)]
+            if total := sum(seconds):
+                found[pair] = [s / total for s in seconds]
+        return found
 
     def _order(self) -> None:
         """Note what was measured as `ready`, the fastest first; of these, what may run (`Candidates.preferred`)."""
@@ -328,13 +340,14 @@ class Tuner:
         return bool(fresh)
 
     def _search_pieces(self, source: Candidates) -> None:
-        """Give the search of a large program its share of the time, once there is a kernel: calls of its kernels, and checks of
-        its graphs, may have left none.
+        """Give the search of a large program its first graphs and its share of the time, once there is a kernel: calls of its
+        kernels, and checks of its graphs, may have left none.
         """
-        begun = self.deadline - self.budget
+        start = self.deadline - self.budget
         while self.measured and source.pieces is not None and not source.pieces.done:
             now = time.perf_counter()
-            if now >= self.deadline or source.seconds["search"] >= SEARCH_SHARE * (now - begun):
+            enough = source.pieces.begun and source.seconds["search"] >= SEARCH_SHARE * (now - start)
+            if now >= self.deadline or enough:
                 return
             self._search(source)
 

@@ -105,6 +105,28 @@ def test_no_graph_comes_twice_and_the_stream_ends() -> None:
     assert len(set(keys)) == len(keys) > 1
 
 
+def test_what_kernels_take_on_the_machine_decides_between_partitions() -> None:
+    """A kernel that takes very long is left out of the next graphs; what was returned does not come again."""
+    _, ap = small("mlp_block")
+    stream = LargeSearch(ap, SIZES, SearchOptions(steps=3000))
+    before = [g for item in stream for g in item.graphs]
+    assert stream.done
+    (best, *_) = stream.partitions()
+    kernels = {replace(n, operands=()) for _, way in best.steps if way.graph is not None for n in way.graph.kernels}
+    slow = max(kernels, key=lambda n: len(n.graph.nodes) if n.graph else 0)
+    took = {replace(n, operands=()): 1.0 for g in before for n in g.kernels} | {slow: 1e6}
+    stream.measured(took)
+    (now, *_) = stream.partitions()
+    assert not any(slow == replace(n, operands=()) for _, way in now.steps if way.graph is not None for n in way.graph.kernels)
+    assert not stream.done
+    after = [g for item in stream for g in item.graphs]
+    keys = [structure_key(g) for g in (*before, *after)]
+    assert len(set(keys)) == len(keys)
+    # the same times again are nothing new
+    stream.measured(dict(took))
+    assert stream.done
+
+
 def test_refused_graphs_are_left_out() -> None:
     _, ap = small("mlp_block")
     seen: list[MuGraph] = []

@@ -52,6 +52,10 @@ static int n_workers;             /* guarded by `running`, as is what follows */
 static pthread_t workers[MAX_THREADS];
 static int away_from = -1; /* the processor that workers keep off */
 static _Thread_local mi_parallel_fn *parallel; /* runs jobs of this thread in place of the workers */
+static _Thread_local struct {
+    int64_t *nanoseconds;
+    int most, count;
+} noted; /* what the jobs of this thread take, while somebody wants to know */
 static int forked;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -272,9 +276,7 @@ mi_parallel_fn *mi_pool_use(mi_parallel_fn *other)
     return before;
 }
 
-mi_pool_run_fn mi_pool_run;
-
-int mi_pool_run(mi_cell *cell, void *args, long n_cells, int n_threads, size_t scratch_bytes)
+static int run(mi_cell *cell, void *args, long n_cells, int n_threads, size_t scratch_bytes)
 {
     pthread_once(&once, initialize);
     if (n_threads > MAX_THREADS) n_threads = MAX_THREADS;
@@ -302,6 +304,29 @@ int mi_pool_run(mi_cell *cell, void *args, long n_cells, int n_threads, size_t s
     }
     pthread_mutex_unlock(&running);
     return 0;
+}
+
+mi_pool_run_fn mi_pool_run;
+
+int mi_pool_run(mi_cell *cell, void *args, long n_cells, int n_threads, size_t scratch_bytes)
+{
+    if (!noted.nanoseconds) return run(cell, args, n_cells, n_threads, scratch_bytes);
+    const int64_t start = nanoseconds();
+    const int status = run(cell, args, n_cells, n_threads, scratch_bytes);
+    if (noted.count < noted.most) noted.nanoseconds[noted.count] = nanoseconds() - start;
+    noted.count++;
+    return status;
+}
+
+/* From now on, note what each job of this thread takes, up to so many of them; NULL ends that. Returns how many jobs there were
+ * since the last call. */
+int mi_pool_note(int64_t *to, int most)
+{
+    const int count = noted.count;
+    noted.nanoseconds = to;
+    noted.most = most;
+    noted.count = 0;
+    return count;
 }
 
 /* ---- threads that are awake ---- */

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 from mirage.kernels.cpu.compile import toolchain
@@ -21,9 +22,26 @@ def library() -> ctypes.CDLL:
     run.restype = ctypes.c_int
     loaded.mi_pool_wake.argtypes = [ctypes.c_int]
     loaded.mi_pool_wake.restype = None
+    loaded.mi_pool_note.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    loaded.mi_pool_note.restype = ctypes.c_int
     loaded.mi_pool_use.argtypes = [ctypes.c_void_p]
     loaded.mi_pool_use.restype = ctypes.c_void_p
     return loaded
+
+
+def kernel_seconds(call: Callable[[], object], kernels: int) -> list[float] | None:
+    """The seconds of each kernel that a call runs, in order; None where it runs another number of them.
+
+    Raises what the call raises.
+    """
+    note = library().mi_pool_note
+    found = (ctypes.c_int64 * kernels)()
+    note(found, kernels)
+    try:
+        call()
+    finally:
+        count = note(None, 0)
+    return [1e-9 * ns for ns in found] if count == kernels else None
 
 
 def openmp_address(runtime: Path) -> int | None:

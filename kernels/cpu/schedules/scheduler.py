@@ -6,9 +6,11 @@ the search).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -80,6 +82,8 @@ class Ranking:
 Splits = tuple[tuple[str, int], ...]
 #: a kernel, how often its axes are split by earlier ones, and where the tensors are
 Key = tuple[Node, Splits, str]
+#: which kernel, its schedule, how often axes are split, and which operands have another last axis than their own
+Part = tuple[int, KernelSchedule, Splits, tuple[tuple[int, str], ...]]
 
 
 class Scheduler:
@@ -117,7 +121,7 @@ class Scheduler:
         #: by how often axes are split: the sizes of all, where the tensors are, and what is counted for library calls
         self._split: dict[Splits, tuple[dict[str, int], str, np.ndarray]] = {}
         #: counts of single kernels: schedules of many kernels that are compared differ in one
-        self._counted: dict[tuple[int, KernelSchedule, Splits, tuple[tuple[int, str], ...]], np.ndarray] = {}
+        self._counted: dict[Part, np.ndarray] = {}
 
     # estimates
 
@@ -138,23 +142,37 @@ class Scheduler:
         return Emitter(self.mugraph, schedule, self.maximum, self.bound)
 
     def _counts(self, schedule: Schedule) -> np.ndarray:
-        splits = tuple(sorted({pair for s in schedule.kernels for pair in s.splits}))
+        _, _, found = self._at(_splits(schedule))
+        for part in self.parts(schedule):
+            found = found + self.part_counts(part)
+        return found
+
+    def parts(self, schedule: Schedule) -> list[Part]:
+        """The kernels that run in every call, in order, with all that the time of each one depends on beside the sizes."""
+        splits, orders = _splits(schedule), schedule.orders(self.mugraph)
+        kernels = enumerate(zip(self.nodes, schedule.kernels, strict=True))
+        return [
+            (k, s, splits, tuple((j, orders[r]) for j, r in enumerate(node.operands) if r in orders))
+            for k, (node, s) in kernels
+            if self._runs[k]
+        ]
+
+    def part_counts(self, part: Part) -> np.ndarray:
+        """What the model counts for one kernel: [features]."""
+        counts = self._counted.get(part)
+        if counts is None:
+            k, s, splits, orders = part
+            sizes, home, _ = self._at(splits)
+            counts = self.model.schedule(self.model.work(self.nodes[k]), s, sizes, home, self.itemsize, dict(orders))
+            self._counted[part] = counts
+        return counts
+
+    def _at(self, splits: Splits) -> tuple[dict[str, int], str, np.ndarray]:
+        """Where axes are split so often: the sizes of all, where the tensors are, and what is counted for library calls."""
         if splits not in self._split:
             sizes = self._with_parts(dict(splits))
             self._split[splits] = sizes, self._home(sizes), self.model.library(self.mugraph, sizes, self.once)
-        sizes, home, found = self._split[splits]
-        orders = schedule.orders(self.mugraph)
-        for k, (node, s) in enumerate(zip(self.nodes, schedule.kernels, strict=True)):
-            if not self._runs[k]:
-                continue
-            units = {j: orders[r] for j, r in enumerate(node.operands) if r in orders}
-            key = k, s, splits, tuple(units.items())
-            counts = self._counted.get(key)
-            if counts is None:
-                counts = self.model.schedule(self.model.work(node), s, sizes, home, self.itemsize, units)
-                self._counted[key] = counts
-            found = found + counts
-        return found
+        return self._split[splits]
 
     def _home(self, sizes: Mapping[str, int]) -> str:
         return self.model.home(self.mugraph, sizes, self.once)
@@ -174,7 +192,7 @@ class Scheduler:
         """The schedules that compute one triangle of the results of one kernel, where that is all of them, with as many rows in a
         block as the model finds best; and those that compute all of such a kernel again.
         """
-        sizes = self._with_parts({a: n for s in schedule.kernels for a, n in s.splits})
+        sizes = self._sizes_of(schedule)
         for k, (own, number) in enumerate(zip(schedule.kernels, kernel_numbers(self.mugraph), strict=True)):
             if own.halved is not None:
                 yield schedule.with_kernel(k, replace(own, halved=None))
@@ -288,9 +306,11 @@ class Scheduler:
                         del last[output]
                     yield schedule.with_kernel(k, replace(own, last=tuple(sorted(last.items()))))
 
-    def _decided(self, schedule: Schedule, sizes: Mapping[str, int]) -> dict[Schedule, float]:
-        """The schedules that differ in one vector axis or one layout of a block, with their estimates beside that of this
-        schedule, whose own choices are estimated in the same way.
+    def _decided(
+        self, schedule: Schedule, sizes: Mapping[str, int], numbers: Collection[int]
+    ) -> dict[Schedule, float]:
+        """The schedules that differ in one vector axis or one layout of a block, in one of these kernels, with their estimates
+        beside that of this schedule, whose own choices are estimated in the same way.
         """
         kernels = self._emitter(schedule).kernels
         planned = Schedule(tuple(k.decisions.planned for k in kernels))
@@ -298,7 +318,7 @@ class Scheduler:
         found: dict[Schedule, float] = {}
         seen = {planned}
         for k, (own, kernel) in enumerate(zip(schedule.kernels, kernels, strict=True)):
-            if not self._runs[k]:
+            if k not in numbers:
                 continue
             long = {a for a in kernel.graph.role if own.tile.get(a, sizes[a]) > 1}
             for s in self._space(k, sizes).decisions(own, kernel.decisions, long):
@@ -318,33 +338,93 @@ class Scheduler:
         order of one result, or in the layout of one block tensor or one vector axis, the most promising first; only those whose
         scratch fits.
         """
-        splits = {a: n for s in schedule.kernels for a, n in s.splits}
-        sizes = self._with_parts(splits)
-        # kernels that split one axis have neighbours in common
-        found: dict[Schedule, float] = {}
-        for k, own in enumerate(schedule.kernels):
-            for s in self._space(k, sizes).neighbours(own) if self._runs[k] else ():
-                changed = dict(s.splits)
-                kernels = [
-                    replace(t, splits=tuple((a, changed.get(a, n)) for a, n in t.splits)) for t in schedule.kernels
-                ]
-                kernels[k] = s
-                whole = Schedule(tuple(kernels))
-                if whole not in found:
-                    found[whole] = self.ns(whole)
-        found |= {s: self.ns(s) for s in self.halved(schedule)}
+        sizes, now = self._sizes_of(schedule), self.ns(schedule)
+        kernels = [k for k, runs in enumerate(self._runs) if runs]
+        found = self._resized(schedule, sizes, kernels)
         orders = {s: self.ns(s) for s in self._orders(schedule, sizes)}
-        decided = self._decided(schedule, sizes)
-        now = self.ns(schedule)
+        decided = self._decided(schedule, sizes, kernels)
         # orders that the model has no reason for come last, and what it does not see
         found |= {s: ns for s, ns in orders.items() if ns < now}
         found |= {s: _BEFORE * ns for s, ns in decided.items() if ns != now}
         orders |= decided
         others = [s for s in orders if s not in found]
-        for near in [*sorted(found, key=lambda s: found[s]), *sorted(others, key=lambda s: orders[s])]:
-            try:
-                fits = self.scratch(near) <= self.model.machine.l2_bytes
-            except ScheduleError:
-                continue
-            if fits:
-                yield near
+        yield from filter(self._fits, [*sorted(found, key=lambda s: found[s]), *sorted(others, key=lambda s: orders[s])])
+
+    def together(self, schedule: Schedule, kernels: Collection[int], known: Callable[[Part], bool]) -> Iterator[Schedule]:
+        """Schedules that differ from this one in each of these kernels at once, as in one of the neighbours that change it alone:
+        for whoever can tell what each kernel takes. What is `known` of a kernel is not among them. Neighbours that change several
+        kernels, or the order of what one hands on to others, come in turns with them.
+        """
+        sizes = self._sizes_of(schedule)
+        found = self._resized(schedule, sizes, kernels) | {s: self.ns(s) for s in self._orders(schedule, sizes)}
+        yield from self._joined(schedule, sorted(found, key=lambda s: found[s]), known)
+        # for many kernels these take long to find
+        yield from self._joined(schedule, list(self._decided(schedule, sizes, kernels)), known)
+
+    def _joined(
+        self, schedule: Schedule, neighbours: Sequence[Schedule], known: Callable[[Part], bool]
+    ) -> Iterator[Schedule]:
+        alone: list[deque[KernelSchedule]] = [deque() for _ in self.nodes]
+        others: list[Schedule] = []
+        for near in neighbours:
+            k, *more = (i for i, own in enumerate(schedule.kernels) if near.kernels[i] != own)
+            new, old = near.kernels[k], schedule.kernels[k]
+            if not more and (new.splits, new.last) == (old.splits, old.last):
+                alone[k].append(new)
+            else:
+                others.append(near)
+        rest = filter(self._fits, others)
+        parts = {k: (splits, orders) for k, _, splits, orders in self.parts(schedule)}
+        while any(alone):
+            kernels = list(schedule.kernels)
+            for k, left in enumerate(alone):
+                while left and known((k, left[0], *parts[k])):
+                    left.popleft()
+                if left:
+                    kernels[k] = left.popleft()
+            joint = self._fitting(schedule, Schedule(tuple(kernels)))
+            if joint != schedule:
+                yield joint
+            yield from islice(rest, 1)
+        yield from rest
+
+    def _fits(self, schedule: Schedule) -> bool:
+        try:
+            return self.scratch(schedule) <= self.model.machine.l2_bytes
+        except ScheduleError:
+            return False
+
+    def _fitting(self, schedule: Schedule, changed: Schedule) -> Schedule:
+        """The changed schedule, but for the kernels whose scratch does not fit; the schedule itself where it is none."""
+        try:
+            needs = _scratch(self.mugraph, changed, self.maximum, self.bound)
+        except ScheduleError:
+            return schedule
+        pairs = zip(needs, changed.kernels, schedule.kernels, strict=True)
+        return Schedule(tuple(new if need <= self.model.machine.l2_bytes else old for need, new, old in pairs))
+
+    def _sizes_of(self, schedule: Schedule) -> dict[str, int]:
+        return self._with_parts({a: n for s in schedule.kernels for a, n in s.splits})
+
+    def _resized(
+        self, schedule: Schedule, sizes: Mapping[str, int], kernels: Collection[int]
+    ) -> dict[Schedule, float]:
+        """The schedules that differ in one size of one of these kernels, with their estimates, and those that compute half or all
+        of a kernel's results.
+        """
+        # kernels that split one axis have neighbours in common
+        found: dict[Schedule, float] = {}
+        for k, own in enumerate(schedule.kernels):
+            for s in self._space(k, sizes).neighbours(own) if k in kernels else ():
+                changed = dict(s.splits)
+                others = [
+                    replace(t, splits=tuple((a, changed.get(a, n)) for a, n in t.splits)) for t in schedule.kernels
+                ]
+                whole = Schedule(tuple(others)).with_kernel(k, s)
+                if whole not in found:
+                    found[whole] = self.ns(whole)
+        return found | {s: self.ns(s) for s in self.halved(schedule)}
+
+
+def _splits(schedule: Schedule) -> Splits:
+    return tuple(sorted({pair for s in schedule.kernels for pair in s.splits}))

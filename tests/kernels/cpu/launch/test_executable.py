@@ -13,6 +13,7 @@ from mirage.errors import InputError, ScheduleError
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import DTYPES, tensor
+from mirage.kernels.cpu.launch import pool
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph, Role
@@ -287,6 +288,48 @@ def test_sizes_of_zero() -> None:
     for sizes in ({"m": 0, "n": 3, "k": 2}, {"m": 3, "n": 3, "k": 0}):
         inputs = random_inputs(case.program, sizes)
         assert error(exe(inputs, sizes), run_reference(case.program, inputs, sizes)) == 0
+
+
+def test_each_kernel_of_a_call_is_timed() -> None:
+    graph = flash_decoding().graph
+    sizes = flash_decoding().sizes
+    exe = CpuExecutable(graph, tiles(graph, 8), analyze(graph), sizes)
+    inputs = random_inputs(flash_decoding().program, sizes)
+    call = exe.prepared(inputs, sizes)
+    assert len(graph.kernels) == 2
+    found = pool.kernel_seconds(call, 2)
+    assert found is not None and len(found) == 2 and min(found) > 0.0
+    # of another number of kernels it is not known which is which
+    assert pool.kernel_seconds(call, 1) is None and pool.kernel_seconds(call, 3) is None
+
+    def fail() -> None:
+        call()
+        raise ValueError("no kernel")
+
+    with pytest.raises(ValueError, match="no kernel"):
+        pool.kernel_seconds(fail, 2)
+    again = pool.kernel_seconds(call, 2)
+    assert again is not None and len(again) == 2
+
+
+def test_contracted_axes_that_follow_on_one_another_are_one() -> None:
+    """Heads and their elements, in attention's output product; a view whose heads are apart is read by its strides."""
+    b = ProgramBuilder("output")
+    x, w = b.input("x", tensor("m", 4, "d")), b.input("w", tensor("4*d", "n"))
+    p = b.finish([b.op("matmul", b.op("reshape", x, shape=("m", "4*d")), w)])
+    graph = single_kernel(p)
+    for tile in (3, 64):
+        for d in (1, 5, 40):
+            sizes = {"m": 7, "d": d, "n": 33}
+            exe = CpuExecutable(graph, tiles(graph, tile), analyze(graph), sizes)
+            inputs = random_inputs(p, sizes)
+            want = run_reference(p, inputs, sizes, "float64")
+            assert error(exe(inputs, sizes), want) < bound("float32")
+            apart = np.empty((7, 4, d + 3), np.float32)[..., :d]
+            apart[...] = inputs[0]
+            assert error(exe([apart, inputs[1]], sizes), want) < bound("float32")
+    # one call of the micro-kernel where they do
+    assert any("* " in line.split("(")[1].split(",")[1] for line in exe.source.splitlines() if "mi_gemm_outer(" in line)
 
 
 def test_calls_from_several_threads() -> None:
