@@ -57,13 +57,13 @@ def wall_ns(fn: Callable[[], object]) -> int:
     return perf_counter_ns() - before
 
 
-def settle() -> bool:
-    """Sleep until all threads of this process do, 0.2 s at most; whether they do then.
+def settle(seconds: float = _BUSY_S) -> bool:
+    """Sleep until all threads of this process do, for so many seconds at most, and 0.2; whether they do then.
 
     Threads of BLAS, OpenMP and the like spin for a while after a call, on the cores of whatever runs next: those of NumPy's
     OpenBLAS for 0.1 s and more, which makes a kernel on two cores half as slow again.
     """
-    stop = time.monotonic() + _BUSY_S
+    stop = time.monotonic() + min(seconds, _BUSY_S)
     while time.monotonic() < stop:
         before, used = time.monotonic(), time.process_time()
         time.sleep(_STEP_S)
@@ -134,18 +134,24 @@ def race(
     rounds = 0
     order = list(fns)
     look = _CLEAR_ROUNDS
+
+    def left() -> float:
+        """Seconds until the next call is not made."""
+        return (limit * (1 if rounds >= min_runs else 2) - (perf_counter_ns() - start)) / 1e9
+
     spun = _mixed(order, spinning)
     while order:
         shuffle(order)
         if spun:
-            settle()
+            if rounds and left() <= 0:
+                return field
+            settle(left() if rounds else _BUSY_S)
         mixed = spun = _mixed(order, spinning)
         if mixed:
             order.sort(key=lambda name: name in spinning)
         warm = any(name in apart for name in field.left)
         for name in order:
-            elapsed = perf_counter_ns() - start
-            if rounds and elapsed >= (limit if rounds >= min_runs else 2 * limit):
+            if rounds and left() <= 0:
                 return field
             fn = fns[name]
             calls = min(int(_TURN_NS / max(least[name], 1)), _TURN_CALLS) if mixed else 1
