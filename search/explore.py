@@ -326,8 +326,9 @@ class Explorer:
         least = min([*estimates.values(), *self.times.values()], default=0.0)
         while len(found) < count and estimates:
             plans = [self._rivals[i].origin for i, _ in (*self._tried, *found)]
-            # what is measured first is of different graphs, as estimates are worst before anything is measured
-            chosen = set() if self.times else {i for i, _ in found}
+            # what is measured first is of different graphs, as estimates are worst before any two are compared
+            first = len({i for i, _ in self.times}) < 2
+            chosen = {i for i, _ in (*self._tried, *found)} if first else set()
             number, schedule = pair = min(
                 estimates,
                 key=lambda p: (

@@ -1,6 +1,6 @@
 /* Generated from a muGraph:
  *
- * def flash_decoding(q: float32[b, h*d8, s, d64], k: float32[b, h, t, d64], v: float32[b, h, t, d64_2], *, b=b, h=h, d8=8, s=s, d64=64, t=t, d64_2=64) -> [b, h*d8, s, d64_2]:
+ * def flash_decoding(q: float32[b, h*d8, s, d64], k: float32[b, h, t, d64], v: float32[b, h, t, d64_2], *, b=b, h=h, d8=8, s=s, t=t, d64=64, d64_2=64) -> [b, h*d8, s, d64_2]:
  *     with kernel(q, k, v, grid=[b, h, s, t]) as (v3_0, v3_1):
  *         for t in loop:
  *             w0: [b.tile, h.tile*d8, s.tile, d64] = load(q, imap={b: 0, h: 1, s: 2, t: phi}, fmap={t: phi})
@@ -72,7 +72,7 @@ static void cell_0(void *arguments, long cell, int thread, void *scratch)
     (void)thread, (void)scratch, (void)cell;
     const long n_h = args->sizes[1];
     const long n_s = args->sizes[3];
-    const long n_t = args->sizes[5];
+    const long n_t = args->sizes[4];
     const long room_t = blocks(blocks(n_t, 128), 4) * 128;
 
     const long g_t = cell % 4;
@@ -504,7 +504,7 @@ int mirage_run_0(const mirage_args *args, mi_pool_run_fn *pool, int threads)
         const long n_b = args->sizes[0];
         const long n_h = args->sizes[1];
         const long n_s = args->sizes[3];
-        const long n_t = args->sizes[5];
+        const long n_t = args->sizes[4];
         (void)n_b; (void)n_h; (void)n_s; (void)n_t;
         if (pool(cell_0, (void *)args, blocks(n_b, 1) * blocks(n_h, 1) * blocks(n_s, 1) * 4, threads, scratch_0(args)))
             return -1;

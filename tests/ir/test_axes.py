@@ -45,7 +45,7 @@ def test_repeat_is_an_absent_axis() -> None:
     assert k == (("b",), ("h",), ("t",), ("d64",))
     assert v == (("b",), ("h",), ("t",), ("d64_2",))
     assert p.outputs[0].dims == (("b",), ("h", "d8"), ("s",), ("d64_2",))
-    assert p.reduction_axes() == ("d64", "t")
+    assert p.reduction_axes() == ("t", "d64")
     assert p.output_axes() == ("b", "h", "d8", "s", "d64_2")
     assert {n.op for n in p.nodes} == {"input", "matmul", "constant", "mul", "exp", "sum", "div"}
 

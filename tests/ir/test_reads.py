@@ -122,7 +122,7 @@ def test_constants_and_values_without_the_axis_are_shared() -> None:
 def test_the_text_names_the_argument() -> None:
     assert str(to_axes(shared("gram"))).splitlines()[1:3] == [
         "v0[m,k] = input(name=x)",
-        "v1[k,m_2] = input(name=x_2, argument=x)",
+        "v1[m_2,k] = input(name=x_2, argument=x)",
     ]
 
 

@@ -61,7 +61,7 @@ def test_inputs_of_one_argument_have_one_shape() -> None:
 
 def test_text_and_drawing_name_what_is_read_again() -> None:
     g = graph("gram")
-    assert str(g).startswith("def gram(x: float32[m, k], x_2: x[m_2, k], *, m=m, k=k, m_2=m) -> ")
+    assert str(g).startswith("def gram(x: float32[m, k], x_2: x[m_2, k], *, m=m, m_2=m, k=k) -> ")
     assert parse_mugraph(str(g)).inputs == g.inputs
     assert "x_2 (= x)" in to_svg(g)
     apart = with_argument(g, 1, "x_2")

@@ -168,7 +168,7 @@ def test_between_waves_the_search_of_a_large_program_has_its_share(
         seconds["search"] += 0.1
 
     tuner: Any = SimpleNamespace(deadline=30.0, budget=30.0, measured={0: 0} if measured else {}, _search=search)
-    source: Any = SimpleNamespace(seconds=seconds, pieces=None if pieces is None else SimpleNamespace(done=pieces))
+    source: Any = SimpleNamespace(seconds=seconds, pieces=None if pieces is None else SimpleNamespace(done=pieces, begun=True))
     Tuner._search_pieces(tuner, source)
     assert len(found) == pytest.approx(searched, abs=2) and bool(found) == bool(searched)
 
@@ -178,5 +178,5 @@ def test_the_share_of_the_search_ends_at_the_deadline(monkeypatch: pytest.Monkey
     monkeypatch.setattr(tune, "time", clock)
     clock.sleep(9.0)
     tuner: Any = SimpleNamespace(deadline=10.0, budget=10.0, measured={0: 0}, _search=lambda source: clock.sleep(0.5))
-    Tuner._search_pieces(tuner, SimpleNamespace(seconds={"search": 0.0}, pieces=SimpleNamespace(done=False)))  # type: ignore[arg-type]
+    Tuner._search_pieces(tuner, SimpleNamespace(seconds={"search": 0.0}, pieces=SimpleNamespace(done=False, begun=True)))  # type: ignore[arg-type]
     assert clock.now == 10.0

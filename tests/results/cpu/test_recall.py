@@ -226,9 +226,9 @@ def test_what_was_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     raced: list[set[str]] = []
     learn = Explorer.learn
 
-    def noted(self: Explorer, race: Mapping[Pair, Timing]) -> None:
+    def noted(self: Explorer, race: Mapping[Pair, Timing], *shares: Any) -> None:
         raced[-1] |= {f"{self.sizes} {structure_key(self.candidates[i].graph)} {s}" for i, s in race}
-        learn(self, race)
+        learn(self, race, *shares)
 
     monkeypatch.setattr(Explorer, "learn", noted)
     monkeypatch.setattr(tune, "MAX_KERNELS", 6)
