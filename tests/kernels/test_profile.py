@@ -105,7 +105,7 @@ def test_real_time() -> None:
 
 
 def test_spinning_threads_are_waited_for(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile, "settle", lambda: calls.append("pause"))
+    monkeypatch.setattr(profile, "settle", lambda seconds: calls.append("pause"))
     timings = interleave(functions(calls, "a", "b", "blas"), seconds=0.05, spinning=["blas"])
     turns = " ".join(calls[3:]).split("pause")[1:]
     assert {tuple(sorted(set(t.split()))) for t in turns[:-1]} == {("a", "b", "blas")}
@@ -115,7 +115,7 @@ def test_spinning_threads_are_waited_for(calls: list[str], monkeypatch: pytest.M
 
 
 def test_what_spins_alone_is_not_waited_for(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile, "settle", lambda: calls.append("pause"))
+    monkeypatch.setattr(profile, "settle", lambda seconds: calls.append("pause"))
     interleave(functions(calls, "a", "blas"), seconds=0.05, spinning=["a", "blas"])
     interleave(functions(calls, "a", "b"), seconds=0.05, spinning=["blas"])
     assert "pause" not in calls
@@ -223,9 +223,20 @@ def test_what_was_left_out_early_is_told_as_if_it_had_stayed(monkeypatch: pytest
 def test_without_spinning_rivals_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, a=1.0, b=1.005, blas=1.5)
     pauses: list[int] = []
-    monkeypatch.setattr(profile, "settle", lambda: pauses.append(machine.calls["a"]))
+    monkeypatch.setattr(profile, "settle", lambda seconds: pauses.append(machine.calls["a"]))
     interleave(machine.functions(), seconds=10.0, spinning=["blas"], clear=True)
     assert machine.calls["a"] > 10 * pauses[-1], "the pauses end with the turns of what spins"
+
+
+def test_a_race_with_what_spins_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, a=1.0, blas=1.5)
+
+    def wait(seconds: float) -> None:
+        machine.now += 1e9 * min(seconds, 0.2)
+
+    monkeypatch.setattr(profile, "settle", wait)
+    interleave(machine.functions(), seconds=1.0, min_runs=1, spinning=["blas"])
+    assert machine.now <= 1.01e9
 
 
 def test_a_single_function_is_clear(calls: list[str]) -> None:
