@@ -148,10 +148,14 @@ MI_FETCHING(2, 8, 8)
 MI_FETCHING(4, 4, 1)
 MI_FETCHING(4, 4, 2)
 MI_FETCHING(4, 4, 4)
+MI_FETCHING(8, 3, 1)
 MI_FETCHING(8, 3, 3)
+#define MI_BLOCK_FETCHING mi_block_8x3_fetching_1
 #else
 MI_FETCHING(2, 4, 4)
+MI_FETCHING(4, 3, 1)
 MI_FETCHING(4, 3, 3)
+#define MI_BLOCK_FETCHING mi_block_4x3_fetching_1
 #endif
 
 typedef void mi_block_fn(const mi_block_args *);
@@ -271,6 +275,30 @@ void mi_gemm_outer_parts(
 }
 #endif
 
+/* Of y that is a panel already, no copy is made: while its first rows are multiplied, those that come next are fetched, evenly, so
+ * that nothing waits for memory. */
+static void mi_outer_panel(
+    ptrdiff_t m, ptrdiff_t k, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y, mi_real *o, ptrdiff_t os_m,
+    int accumulate)
+{
+    const ptrdiff_t n = MI_BLOCK_VECTORS * MI_W;
+    ptrdiff_t k0 = 0;
+    do {
+        const ptrdiff_t kc = k - k0 < MI_PANEL_ROWS ? k - k0 : MI_PANEL_ROWS;
+        const char *next = (const char *)(y + (k0 + kc) * n);
+        mi_block_args a = {
+            kc, x + k0 * xs_k, xs_m, xs_k, y + k0 * n, n, o, os_m, MI_BLOCK_ROWS, MI_W, accumulate || k0 > 0, next};
+        for (int i = 0; i < MI_BLOCK_VECTORS; i++) {
+            MI_BLOCK_FETCHING(&a);
+            a.next += kc * MI_VEC_BYTES;
+            a.x += MI_BLOCK_ROWS * xs_m;
+            a.o += MI_BLOCK_ROWS * os_m;
+        }
+        mi_block_column(m - MI_BLOCK_VECTORS * MI_BLOCK_ROWS, MI_BLOCK_VECTORS, 0, &a);
+        k0 += kc;
+    } while (k0 < k);
+}
+
 void mi_gemm_outer(
     ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y,
     ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
@@ -282,6 +310,10 @@ void mi_gemm_outer(
         return;
     }
 #endif
+    if (ys_k == n && n == MI_BLOCK_VECTORS * MI_W && m >= MI_BLOCK_VECTORS * MI_BLOCK_ROWS) {
+        mi_outer_panel(m, k, x, xs_m, xs_k, y, o, os_m, accumulate);
+        return;
+    }
     mi_outer(m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate, 0);
 }
 

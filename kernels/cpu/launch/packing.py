@@ -17,7 +17,7 @@ from mirage.errors import ScheduleError
 from mirage.ir.dims import evaluate
 from mirage.ir.types import DTYPES, compute_dtype
 from mirage.kernels.copies import Copies
-from mirage.kernels.cpu.emit.matmul import STREAM_ROWS, block_vectors
+from mirage.kernels.cpu.emit.matmul import block_vectors
 from mirage.kernels.cpu.emit.plan import VECTOR_BYTES
 from mirage.kernels.cpu.emit.stages import computed_once
 from mirage.kernels.cpu.launch.memory import address
@@ -144,9 +144,9 @@ class PackedCopies(Copies[PackedCopy]):
 def packed_variants(
     mugraph: MuGraph, schedule: Schedule, constants: Collection[str], sizes: Mapping[str, int], once: Collection[int] = ()
 ) -> list[Schedule]:
-    """The schedule with its constant inputs packed: in panels, as wide as the register blocks of products of few rows, which
-    read them from the first element to the last; in its own tiles; and in narrower ones where those are wide, as rows that
-    are contiguous need not be long. Empty where packing changes nothing, not even the pages that hold a small input.
+    """The schedule with its constant inputs packed: in panels, as wide as the register blocks of products, which read them from
+    the first element to the last; in its own tiles; and in narrower ones where those are wide, as rows that are contiguous need
+    not be long. Empty where packing changes nothing, not even the pages that hold a small input.
 
     `constants` are names of the program's inputs, `sizes` those of the dim symbols to expect. What operators compute `once`, see
     `computed_once`, is packed for the kernels that run in every call, like an input.
@@ -157,7 +157,7 @@ def packed_variants(
     lanes = VECTOR_BYTES // dtype.itemsize if compute_dtype(dtype) == dtype else 0
 
     def panel(rows: int) -> int:
-        return lanes * int(block_vectors(rows)) if lanes and rows <= STREAM_ROWS else NARROW
+        return lanes * int(block_vectors(rows)) if lanes else NARROW
 
     widths: list[Callable[[int], int | None]] = [panel, lambda rows: None, lambda rows: NARROW]
     found = [_packed(mugraph, schedule, constants, axis_sizes, once, width) for width in widths]
@@ -182,7 +182,9 @@ def _packed(
             most = width(_rows(mugraph, node, j, s, sizes))
             if (axis := _axis(mugraph, node, j, s, sizes, most)) is not None:
                 packed.append((j, axis))
-                tiles[axis] = min(tiles[axis], most or tiles[axis])
+                # an axis that is hardly longer would be divided into a panel and a rest
+                if most is not None and sizes[axis] >= 2 * most:
+                    tiles[axis] = min(tiles[axis], most)
         kernels.append(replace(s, packed=tuple(packed), tiles=tuple(tiles.items())))
     return Schedule(tuple(kernels))
 

@@ -71,8 +71,8 @@ _MR = 8
 _PAGE = 4096
 #: columns that mi_gemm_stream reads at once
 _STREAM_COLUMNS = 4096
-#: rows from which mi_gemm_outer copies panels
-_PACK_ROWS = 24
+#: rows from which mi_gemm_outer copies panels, and the vectors of one
+_PACK_ROWS, _PANEL_VECTORS = 24, 3
 
 Counts = np.ndarray
 Extents = Mapping[str, np.ndarray]
@@ -553,9 +553,10 @@ class _Counter:
                 cost = space / efficiency(dot, rows, columns, depth, self.lanes) + CALL * calls + COPY * copied
                 better = cost < best
                 best = np.minimum(cost, best)
-                far = not dot and p.units[second] == n and p.inputs[second] not in self.packed
+                packed = p.inputs[second] in self.packed
+                far = not dot and p.units[second] == n and not packed
                 panel = self._panels(n, rows, columns, depth) if far else self.ones * 0
-                one = self._dot(rows, columns, depth) if dot else self._outer(rows, columns, depth)
+                one = self._dot(rows, columns, depth) if dot else self._outer(rows, columns, depth, packed)
                 plan = {name: calls * value for name, value in (one | {"panel": panel}).items()}
                 plan |= {"call": calls, "copy": copied}
                 for name, value in plan.items():
@@ -591,16 +592,18 @@ class _Counter:
         streamed = few & (k > FEW_TERMS) & (k * columns >= STREAM_ELEMENTS)
         return np.asarray(k * np.where(streamed, np.ceil(columns / _STREAM_COLUMNS), across * passes))
 
-    def _outer(self, m: np.ndarray, n: np.ndarray, k: np.ndarray) -> dict[str, np.ndarray]:
-        """Counts of mi_gemm_outer: a register tile of up to 8 rows holds sums, with 3 vectors or, of fewer rows, more."""
+    def _outer(self, m: np.ndarray, n: np.ndarray, k: np.ndarray, packed: bool) -> dict[str, np.ndarray]:
+        """Counts of mi_gemm_outer: a register tile of up to 8 rows holds sums, with 3 vectors or, of fewer rows, more. Whether y
+        is stored tile after tile of its columns.
+        """
         vectors = np.ceil(n / self.lanes)
         down, rows = _tiles(m)
         across = np.ceil(vectors / block_vectors(m))
-        # with enough rows, a panel of y is copied first
-        packed = (m >= _PACK_ROWS) * 2 * k * vectors
+        # with enough rows, a panel of y is copied first, if it is none
+        copied = (m >= _PACK_ROWS) * 2 * k * vectors * (1 - packed * (n == _PANEL_VECTORS * self.lanes))
         return {
             "fma": vectors * rows * k,
-            "load": k * (vectors * down + rows * across) + packed,
+            "load": k * (vectors * down + rows * across) + copied,
             "store": rows * vectors,
             "total": self.ones * 0,
             "moved": k * n * down + m * k,
