@@ -170,7 +170,7 @@ def shapes() -> list[Shape]:
                 )
             ]
         found.append(Shape("stream", DOT, m, 4096, 256, step=4096))
-    for m in (1, 2, 4, 8, 16, 32):
+    for m in (1, 2, 4, 8, 16, 32, 64, 128):
         n = _LANES * int(block_vectors(m))
         found += [Shape("panels", kernel, m, 4096, n, step=4096) for kernel in (OUTER, STREAM)]
     found += [Shape("experts", kernel, 16, 512, 1024) for kernel in (OUTER, STREAM)]
@@ -194,7 +194,7 @@ class Bench:
         rng = np.random.default_rng(0)
         self.y = huge_pages(BYTES // 4 + _BEGIN)[_BEGIN:]
         self.y[...] = np.resize(rng.standard_normal(1 << 20).astype(np.float32), BYTES // 4)
-        self.x = rng.standard_normal(1 << 18).astype(np.float32)
+        self.x = rng.standard_normal(1 << 19).astype(np.float32)
         self.o = np.zeros(1 << 20, np.float32)
 
     def seconds(self, s: Shape) -> tuple[float, float]:
