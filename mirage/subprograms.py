@@ -11,7 +11,7 @@ from mirage.background import Background, Job
 from mirage.cache import ResultStore, store_of
 from mirage.cache.records import label
 from mirage.compiler.arguments import trial_sets
-from mirage.compiler.choice import PLAIN, fastest, first_calls, form_of
+from mirage.compiler.choice import PLAIN, alone, fastest, first_calls, form_of
 from mirage.compiler.context import Context, Sizes
 from mirage.compiler.kernels.maker import KernelMaker
 from mirage.compiler.kernels.switching import SwitchingKernel
@@ -19,7 +19,6 @@ from mirage.compiler.patterns import rules
 from mirage.errors import SearchError
 from mirage.ir.axes import to_axes
 from mirage.ir.graph.nodes import Function, Module
-from mirage.ir.graph.programs import module_of
 from mirage.ir.graph.text import print_module
 from mirage.ir.program import Program
 from mirage.kernels.cpu.model.limits import limit_us, measure_limits, program_cost
@@ -255,7 +254,7 @@ class Searches:
 
 
 def _main(program: Program) -> Function:
-    module = module_of(program)
+    module = alone(program)
     return module.functions[module.main]
 
 

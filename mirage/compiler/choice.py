@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 from mirage.compiler.build import COMPLETION, PREPARATION, built, passed
 from mirage.compiler.context import Context, Sizes
 from mirage.compiler.kernels.maker import KernelMaker
 from mirage.compiler.passes.superoptimize import calling
+from mirage.ir.annotations import ShapeType
 from mirage.ir.dims import symbol
 from mirage.ir.graph.builder import ModuleBuilder
-from mirage.ir.graph.nodes import Kernel
+from mirage.ir.graph.nodes import Kernel, Module, Var
 from mirage.ir.graph.programs import module_of
 from mirage.ir.program import Program
 from mirage.kernels.profile import Timing, interleave, score, settle, wall_ns
@@ -111,8 +114,11 @@ class _Turns:
 def form_of(
     program: Program, kernel: Kernel | None, sizes: Sequence[Sizes], constants: Sequence[str], kernels: KernelMaker
 ) -> Executable:
-    """A subprogram as an executable of its own, for these sizes: a call of this kernel, or without one the plain form."""
-    module = module_of(program)
+    """A subprogram as an executable of its own, for these sizes: a call of this kernel, or without one the plain form. Its
+    arguments are those of `alone`.
+    """
+    module = alone(program)
+    parameters = len(module.functions[module.main].parameters)
     # without bounds, its kernels are those that the whole program has made
     context = Context(constants=tuple(constants), sizes=tuple(sizes), kernels=kernels)
     if kernel is None:
@@ -123,4 +129,20 @@ def form_of(
         dims = {s: symbol(s) for s in program.symbols()}
         builder.add(calling(module.functions[module.main], builder, name, dims))
         module = builder.finish(module.main)
-    return built(passed(module, context, COMPLETION), context, given=len(program.input_names))
+    return built(passed(module, context, COMPLETION), context, given=parameters)
+
+
+def alone(program: Program) -> Module:
+    """A subprogram as a module of its own. A whole program has other inputs that tell its dims; where those of the subprogram do
+    not, as b*s alone tells neither b nor s, it is given a shape of all of them, besides.
+    """
+    module = module_of(program)
+    told = {str(d) for t in program.input_types for d in t.shape if d.is_Symbol}
+    symbols = program.symbols()
+    if told >= set(symbols):
+        return module
+    main = module.functions[module.main]
+    taken = {v.name for v in (*main.parameters, *(b.var for b in main.bindings))}
+    name = next(n for k in count() if (n := f"sizes{k or ''}") not in taken)
+    sizes = Var(name, ShapeType(tuple(map(symbol, symbols))))
+    return module.with_function(replace(main, parameters=(*main.parameters, sizes)))

@@ -78,7 +78,7 @@ def test_one_compile_serves_all_sizes_also_after_loading(name: str, tmp_path: Pa
     check_numbers(mi.load_executable(tmp_path / "program.mirage"), p, 3, seed=1)
 
 
-@pytest.mark.parametrize("name", [pytest.param("llama_decode", marks=pytest.mark.slow), "mixtral_moe"])
+@pytest.mark.parametrize("name", [pytest.param("llama_decode", marks=pytest.mark.slow), "mixtral_moe", "two_functions"])
 def test_superoptimized_programs_compute_the_same(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

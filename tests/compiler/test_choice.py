@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mirage as mi
 from mirage.compiler import choice
-from mirage.compiler.choice import PLAIN, fastest, form_of
+from mirage.compiler.arguments import trial_sets
+from mirage.compiler.choice import PLAIN, alone, fastest, form_of
 from mirage.compiler.kernels.cpu_maker import CpuKernels
 from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.kernels.profile import Timing
@@ -93,6 +95,24 @@ def test_a_race_leaves_no_memory_behind() -> None:
     made = forms()
     assert fastest(made, [arrays(PROGRAM, sizes) for sizes in SIZES], 10.0, PLAIN) in made
     assert all(form.idle_bytes == 0 for form in made.values())
+
+
+def test_a_subprogram_is_given_the_dims_that_its_inputs_do_not_tell() -> None:
+    """The rows of all sequences, which a whole program knows the numbers of."""
+
+    def rows(x: mi.Tensor, sizes: mi.Tensor) -> mi.Tensor:
+        return mi.relu(x * 2) + sizes
+
+    p = mi.trace(rows, "rows", x=mi.tensor("b*s", 8), sizes=mi.tensor(8))
+    main = alone(p).functions["rows"]
+    assert [v.name for v in main.parameters] == ["x", "sizes", "sizes1"] and str(main.parameters[-1].annotation) == "Shape[b, s]"
+    arguments = trial_sets(main, [{"b": 2, "s": 3}])
+    assert arguments is not None and arguments[0][-1] == (2, 3)
+    for kernel in (None, MuGraphKernel.of_library(p)):
+        form = form_of(p, kernel, [{"b": 2, "s": 3}], (), CpuKernels())
+        x, added, _ = arguments[0]
+        np.testing.assert_allclose(form(*arguments[0]), np.maximum(2 * x, 0) + added, rtol=1e-6)
+    assert len(alone(PROGRAM).functions["f"].parameters) == 2
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,8 @@ def calling(function: Function, builder: ModuleBuilder, kernel: str, dims: Mappi
     for p in function.parameters:
         b.names.add(p.name)
         b.parameters.append(p)
-    call = KernelCall(kernel, tuple(function.parameters), tensors, tuple(dims.values()))
+    given = tuple(p for p in function.parameters if isinstance(p.annotation, TensorType))
+    call = KernelCall(kernel, given, tensors, tuple(dims.values()))
     result = b.emit(call, where=function.bindings[-1].where)
     # an ordinary function now, which inlining may write out
     return b.finish(result, dims=function.dims)
