@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import mirage as mi
 from mirage.errors import AxisError
 from mirage.ir.arithmetic import FloatArithmetic
 from mirage.ir.axes import AxisProgram, argument_places, read_arguments, to_axes
@@ -48,6 +49,31 @@ def test_repeat_is_an_absent_axis() -> None:
     assert p.reduction_axes() == ("t", "d64")
     assert p.output_axes() == ("b", "h", "d8", "s", "d64_2")
     assert {n.op for n in p.nodes} == {"input", "matmul", "constant", "mul", "exp", "sum", "div"}
+
+
+def test_values_are_stored_as_numpy_would_store_them() -> None:
+    """Keys and values of a self-attention have rows of their own, and are contiguous along the columns of their weights."""
+
+    def attention(x: Any, wq: Any, wk: Any, wv: Any) -> Any:
+        x = x * 2
+        return mi.softmax((x @ wq) @ (x @ wk).mT) @ (x @ wv)
+
+    weights = {name: mi.tensor("k", n) for name, n in (("wq", 8), ("wk", 8), ("wv", 16))}
+    p = to_axes(mi.trace(attention, x=mi.tensor("s", "k"), **weights))
+    assert p.axes["s_2"] == p.axes["s"]
+    products = {n.axes for n in p.nodes if n.op == "matmul"}
+    assert products == {("s", "d8"), ("s_2", "d8"), ("s", "s_2"), ("s_2", "d16"), ("s", "d16")}
+    # inputs, too, as far as that allows it
+    assert all(n.axes == x.axes for n, x in zip([n for n in p.nodes if n.op == "input"], p.inputs, strict=True))
+
+
+def test_an_order_that_suits_no_other_value_suits_the_first() -> None:
+    """What is read along rows and along columns."""
+    b = ProgramBuilder("f")
+    x, y = b.input("x", tensor("m", "n")), b.input("y", tensor("n", "m"))
+    first = b.op("mul", x, x)
+    p = to_axes(b.finish([b.op("add", b.op("transpose", first, perm=(1, 0)), b.op("exp", y))]))
+    assert all(n.axes == ("m", "n") for n in p.nodes)
 
 
 def test_elementwise_unifies_and_broadcasts() -> None:
