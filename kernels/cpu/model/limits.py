@@ -113,9 +113,10 @@ class _Loops:
             ctypes.c_int,
         ]
         self._run.restype = ctypes.c_int
-        library.mi_limits_step.restype = ctypes.c_long
-        #: float32 elements that one pass of a loop handles
+        library.mi_limits_step.restype = library.mi_limits_multiplied.restype = ctypes.c_long
+        #: float32 elements that one pass of a loop handles, and multiply-adds of one that multiplies
         self._step: int = library.mi_limits_step()
+        self._multiplied: int = library.mi_limits_multiplied()
         self._target = target
         self._threads = min(threads, _MAX_THREADS)
         self._cells = self._threads * _CELLS_PER_THREAD
@@ -152,7 +153,7 @@ class _Loops:
         # values that neither grow nor become subnormal
         self._data[:2] = 0.5, 1.0
         _, cell = self._time(_MULTIPLY, 0, 0, _REPEATS, _SECONDS)
-        return Limits(dram, max(cache, dram), self._threads * self._step * _REPEATS * 2 / cell, self._threads)
+        return Limits(dram, max(cache, dram), self._threads * self._multiplied * _REPEATS * 2 / cell, self._threads)
 
     def _elements(self, size: float) -> int:
         """Whole steps of a loop in so many bytes, at least one."""
