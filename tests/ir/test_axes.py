@@ -58,7 +58,7 @@ def test_values_are_stored_as_numpy_would_store_them() -> None:
         x = x * 2
         return mi.softmax((x @ wq) @ (x @ wk).mT) @ (x @ wv)
 
-    weights = {name: mi.tensor("k", n) for name, n in (("wq", 8), ("wk", 8), ("wv", 16))}
+    weights: dict[str, Any] = {name: mi.tensor("k", n) for name, n in (("wq", 8), ("wk", 8), ("wv", 16))}
     p = to_axes(mi.trace(attention, x=mi.tensor("s", "k"), **weights))
     assert p.axes["s_2"] == p.axes["s"]
     products = {n.axes for n in p.nodes if n.op == "matmul"}
