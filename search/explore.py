@@ -363,6 +363,8 @@ class Explorer:
 
     def _refinements(self, count: int) -> list[Pair]:
         """Neighbours of the best schedules of the fastest graphs, those of each graph in turns."""
+        if count <= 0:
+            return []
         leaders = [i for i in dict.fromkeys(i for i, _ in self.fastest)][:_LEADERS]
         # while something else may be far faster, that is measured first
         least = min([*self.times.values(), *self._estimates().values()], default=0.0)
