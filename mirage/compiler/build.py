@@ -86,6 +86,7 @@ COMPLETION: tuple[Pass, ...] = (
     inline.run,
     collect_constraints.run,
     lower_libraries.run,
+    pack_weights.run,
     dead_code.run,
     fuse.run,
     generate.run,

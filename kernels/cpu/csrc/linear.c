@@ -1,6 +1,7 @@
-/* Products of matrices as they lie, one or a batch of them, and what is added to them; a call of few rows reads a weight once. */
+/* Products of matrices as they lie, one or a batch of them, and what is added to them; a call of few rows reads a weight once. With
+ * more rows, a weight may be packed in panels. */
 #define MI_REAL float
-#include "mirage_gemm.h"
+#include "mirage_gemm_block.h"
 #include "mirage_pool.h"
 
 #include <stdint.h>
@@ -10,7 +11,8 @@
 #define FEW 32                   /* rows up to which [k,n] is read in order */
 #define ROWS 512                 /* of a cell, where there are more */
 #define COLUMNS 96               /* of a cell, of more rows than FEW: a multiple of what register blocks have */
-#define PANEL (8 * MI_W)         /* columns of the widest blocks of a matrix in the caches */
+#define WIDEST (8 * MI_W)        /* columns of the widest blocks of a matrix in the caches */
+#define PANEL (MI_BLOCK_VECTORS * MI_W) /* columns of a panel of a packed matrix */
 #define DEPTH 768                /* of a copy of [n,k], for more rows: where rows lie whole pages apart, they share lines of the */
 #define LINE (DEPTH + MI_W)      /* first cache, but not in the copy */
 #define BATCH_DIMS 4
@@ -22,20 +24,20 @@
 /* out[i,j] = sum_t x[i,t] w[t,j] + added, for m rows, n columns and k terms, once for every index of the batch dims.
  *
  * Element [i,t] of x is at i * x_row + t * x_term; [t,j] of w at t * w_row + j, or, if it is `transposed`, at j * w_row + t, and
- * then x_term is 1; [i,j] of out at i * out_row + j. Along batch dim d of `sizes[d]`, each is so many elements further on.
+ * then x_term is 1, or, if it is `packed`, where mi_pack put it; [i,j] of out at i * out_row + j. Along batch dim d of `sizes[d]`, each is so many elements further on.
  * `added` is NULL, n numbers for every row, or a tensor laid out as out if it is `whole`; then relu, if it is wanted. */
 typedef struct {
     const mi_real *x, *w, *added;
     mi_real *out;
     ptrdiff_t m, k, n, x_row, x_term, w_row, out_row;
     ptrdiff_t sizes[BATCH_DIMS], x_step[BATCH_DIMS], w_step[BATCH_DIMS], out_step[BATCH_DIMS];
-    int dims, transposed, whole, relu;
+    int dims, transposed, packed, whole, relu;
     int resident; /* w is in the caches, where a call before has read it */
 } products;
 
 typedef struct {
     const products *of;
-    ptrdiff_t columns, parts, bands; /* columns per cell, and cells along columns and rows */
+    ptrdiff_t rows, columns, bands, parts; /* rows and columns per cell, and how many cells there are along them */
 } cells;
 
 static void multiply(void *args, long index, int thread, void *scratch)
@@ -45,8 +47,9 @@ static void multiply(void *args, long index, int thread, void *scratch)
     const products *p = c->of;
     const ptrdiff_t part = index % c->parts, band = index / c->parts % c->bands;
     const ptrdiff_t from = part * c->columns, left = p->n - from, n = left < c->columns ? left : c->columns;
-    const ptrdiff_t row = band * ROWS, rest = p->m - row, m = rest < ROWS ? rest : ROWS;
-    ptrdiff_t x_at = row * p->x_row, w_at = from * (p->transposed ? p->w_row : 1), out_at = row * p->out_row + from;
+    const ptrdiff_t row = band * c->rows, rest = p->m - row, m = rest < c->rows ? rest : c->rows;
+    ptrdiff_t x_at = row * p->x_row, w_at = from * (p->packed ? p->k : p->transposed ? p->w_row : 1);
+    ptrdiff_t out_at = row * p->out_row + from;
     ptrdiff_t batch = index / c->parts / c->bands;
     for (int d = p->dims; d--; batch /= p->sizes[d]) {
         const ptrdiff_t i = batch % p->sizes[d];
@@ -57,7 +60,10 @@ static void multiply(void *args, long index, int thread, void *scratch)
     for (ptrdiff_t i = 0; p->whole && i < m; i++) {
         memcpy(out + i * p->out_row, p->added + out_at + i * p->out_row, (size_t)n * sizeof(mi_real));
     }
-    if (p->transposed && m > FEW) {
+    if (p->packed && n == PANEL && mi_block_wide(m) == MI_BLOCK_VECTORS && m < MI_BLOCK_VECTORS * MI_BLOCK_ROWS) {
+        mi_gemm_outer_fetching(m, p->k, n, x, p->x_row, p->x_term, w, out, p->out_row, p->whole);
+    } else if (p->packed) mi_gemm_outer(m, p->k, n, x, p->x_row, p->x_term, w, PANEL, out, p->out_row, p->whole);
+    else if (p->transposed && m > FEW) {
         for (ptrdiff_t at = 0; at < p->k || !at; at += DEPTH) {
             const ptrdiff_t more = p->k - at, k = more < DEPTH ? more : DEPTH;
             for (ptrdiff_t j = 0; j < n; j++) {
@@ -87,12 +93,51 @@ int mi_products(const products *p, mi_pool_run_fn *run, int n_threads)
     const ptrdiff_t threads = batch < 2 * n_threads ? n_threads : 1;
     const ptrdiff_t depth = p->m > FEW && p->k > DEPTH ? DEPTH : p->k > 0 ? p->k : 1;
     const ptrdiff_t share = p->n / threads, block = BLOCK_BYTES / (ptrdiff_t)sizeof(mi_real) / depth;
-    cells c = {p, ((p->transposed && block < share ? block : share) / MI_W + 1) * MI_W, 0, (p->m + ROWS - 1) / ROWS};
-    if (p->resident && !p->transposed) c.columns = (p->n + threads * PANEL - 1) / (threads * PANEL) * PANEL;
+    cells c = {p, ROWS, ((p->transposed && block < share ? block : share) / MI_W + 1) * MI_W, 0, 0};
+    if (p->resident && !p->transposed) c.columns = (p->n + threads * WIDEST - 1) / (threads * WIDEST) * WIDEST;
     if (p->m > FEW && c.columns > COLUMNS) c.columns = COLUMNS;
+    if (p->packed) c.columns = PANEL;
     c.parts = (p->n + c.columns - 1) / c.columns;
-    const size_t bytes = p->transposed && p->m > FEW ? (size_t)(c.columns * LINE) * sizeof(mi_real) : 0;
+    c.bands = (p->m + c.rows - 1) / c.rows;
+    const size_t bytes = !p->packed && p->transposed && p->m > FEW ? (size_t)(c.columns * LINE) * sizeof(mi_real) : 0;
     return run(multiply, &c, batch * c.parts * c.bands, n_threads, bytes);
+}
+
+typedef struct {
+    const mi_real *w;
+    mi_real *out;
+    ptrdiff_t k, n, w_row;
+    int transposed;
+} packing;
+
+static void pack_panel(void *args, long index, int thread, void *scratch)
+{
+    (void)thread, (void)scratch;
+    const packing *p = args;
+    const ptrdiff_t from = index * PANEL, left = p->n - from, n = left < PANEL ? left : PANEL;
+    mi_real *out = p->out + from * p->k;
+    for (ptrdiff_t t0 = 0; t0 < p->k; t0 += MI_W) {
+        /* of few terms at a time, what is written stays in the first cache while all columns are read */
+        const ptrdiff_t end = t0 + MI_W < p->k ? t0 + MI_W : p->k;
+        for (ptrdiff_t j = 0; p->transposed && j < n; j++) {
+            const mi_real *column = p->w + (from + j) * p->w_row;
+            for (ptrdiff_t t = t0; t < end; t++) out[t * PANEL + j] = column[t];
+        }
+        for (ptrdiff_t t = t0; t < end; t++) {
+            if (!p->transposed) memcpy(out + t * PANEL, p->w + t * p->w_row + from, (size_t)n * sizeof(mi_real));
+            memset(out + t * PANEL + n, 0, (size_t)(PANEL - n) * sizeof(mi_real));
+        }
+    }
+}
+
+/* The columns of a panel. */
+long mi_panel(void) { return PANEL; }
+
+/* out[ceil(n / PANEL)][k][PANEL]: the columns of w, as it is in `products`, in panels, the last of which is filled up with zeros. By
+ * `run`, mi_pool_run; its status. */
+int mi_pack(packing *p, mi_pool_run_fn *run, int n_threads)
+{
+    return run(pack_panel, p, (p->n + PANEL - 1) / PANEL, n_threads, 0);
 }
 
 /* Products of rows in groups, each with a matrix of its own. */

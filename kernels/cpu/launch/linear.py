@@ -1,8 +1,8 @@
 """Products and contractions of float32 on the threads of the pool.
 
 With few rows, reading a weight from memory takes longer than computing with it, so that nothing is gained by a packed copy of
-it. With more rows, and for batches, they save a program from threads of two kinds: those of BLAS stay awake for a while after a
-product, and kernels wait for them.
+it; with more rows, weights that never change are packed. For batches as for these, a program is saved from threads of two kinds:
+those of BLAS stay awake for a while after a product, and kernels wait for them.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mirage.kernels import blas
+from mirage.kernels.cpu.launch.memory import address
+from mirage.kernels.cpu.launch.panels import Panels
 from mirage.kernels.cpu.launch.products import Arranged, Axis, Products, arranged, library, strides
 from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
 from mirage.kernels.cpu.processor import processor
 
-#: rows up to which these are faster than products of packed weights (`python -m benchmarks.run products`)
+#: rows up to which these are faster than products of packed weights, ours and others' (`python -m benchmarks.run products`)
 FEW = 4
 
 _Arrays = Sequence[np.ndarray]
@@ -28,23 +30,28 @@ _T = TypeVar("_T")
 
 
 def matmul(
-    inputs: _Arrays,
+    inputs: Sequence[Any],
     outputs: _Arrays,
     *,
     left: Sequence[int] = (),
     right: Sequence[int] = (),
+    packed: bool = False,
     bias: bool = False,
     relu: bool = False,
 ) -> None:
     """What `mirage.kernels.blas.matmul` computes: here where all is float32, else by that.
 
+    `inputs` are its, with the second one's `Panels` behind it if it is `packed`.
+
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory.
     """
     x, w, *added = inputs
+    panels: Panels | None = added.pop(0) if packed else None
     (out,) = outputs
-    found = _of_matrices(x.shape, w.shape, out.shape, tuple(left), tuple(right)) if _is_float32(inputs, outputs) else None
+    given = (x, w, *added)
+    found = _of_matrices(x.shape, w.shape, out.shape, tuple(left), tuple(right)) if _is_float32(given, outputs) else None
     if found is None:
-        return blas.matmul(inputs, outputs, left=left, right=right, bias=bias, relu=relu)
+        return blas.matmul(given, outputs, left=left, right=right, bias=bias, relu=relu)
     products = Products.from_buffer_copy(found.products)
     products.relu = relu
     summand = added[0] if bias else None
@@ -52,6 +59,9 @@ def matmul(
         # it is added to what is in the result
         out[...] = summand
         summand, products.whole = out, True
+    if panels is not None and _are_many(products, found):
+        products.packed = True
+        w = panels.array
     first, second = _exchanged((x, w), found)
     products.run(first, second, out, summand)
 
@@ -71,29 +81,33 @@ def contraction(
 
 
 def prepare_matmul(
-    inputs: _Arrays,
+    inputs: Sequence[Any],
     outputs: _Arrays,
     *,
     left: Sequence[int] = (),
     right: Sequence[int] = (),
+    packed: bool = False,
     bias: bool = False,
     relu: bool = False,
 ) -> Launch | None:
-    """The launch of `matmul` for contiguous tensors like these, inputs and then outputs; None where that is more than a product.
+    """The launch of `matmul` for contiguous tensors like these, inputs and then outputs, and these panels; None where that is more
+    than a product.
 
-    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`; the launch fails with MirageError without
-    memory.
+    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory for the panels;
+    the launch fails with MirageError without memory.
     """
     x, w, *added = inputs
+    panels: Panels | None = added.pop(0) if packed else None
     (out,) = outputs
-    found = _of_matrices(x.shape, w.shape, out.shape, tuple(left), tuple(right)) if _is_float32(inputs, outputs) else None
+    found = _of_matrices(x.shape, w.shape, out.shape, tuple(left), tuple(right)) if _is_float32((x, w), outputs) else None
     if found is None:
         return None
     args = Products.from_buffer_copy(found.products)
-    if bias and not _fits(args, added[0], out):
+    if bias and not (_is_float32(added, ()) and _fits(args, added[0], out)):
         return None
     args.relu = relu
-    return _launch(args, found, bias)
+    names = [*_exchanged(("x", "w"), found), *["panels"] * packed, *["added"] * bias, "out"]
+    return _launch(args, names, panels.array if panels is not None and _are_many(args, found) else None)
 
 
 def prepare_contraction(
@@ -102,15 +116,29 @@ def prepare_contraction(
     """The same of `contraction`."""
     shapes = [a.shape for a in (*inputs, *outputs)]
     found = _of_labels(*shapes, tuple(left), tuple(right), tuple(result)) if _is_float32(inputs, outputs) else None
-    return None if found is None else _launch(Products.from_buffer_copy(found.products), found, False)
+    if found is None:
+        return None
+    return _launch(Products.from_buffer_copy(found.products), (*_exchanged(("x", "w"), found), "out"))
 
 
-def _launch(args: Products, found: Arranged, bias: bool) -> Launch:
+def _launch(args: Products, names: Sequence[str], panels: np.ndarray | None = None) -> Launch:
+    """The launch of products of tensors with these names, in order: those of C, and "panels", which is no tensor.
+
+    Of a matrix in `panels`, nothing else is read.
+    """
     # what is prepared is run again, and finds a matrix for which the caches have room where it left it
     args.resident = 4 * args.k * args.n <= _cache_bytes()
-    names = (*_exchanged(("x", "w"), found), *["added"] * bias, "out")
-    pointers = tuple((field(args, name), place) for place, name in enumerate(names))
-    return Launch(launcher(library().mi_products), ctypes.addressof(args), pointers, lambda status: args.error(), args)
+    if panels is not None:
+        args.packed, args.w = True, address(panels)
+    read = [name for name in names if name != "panels" and not (name == "w" and args.packed)]
+    pointers = tuple((field(args, name), names.index(name)) for name in read)
+    run = launcher(library().mi_products)
+    return Launch(run, ctypes.addressof(args), pointers, lambda status: args.error(), (args, panels))
+
+
+def _are_many(args: Products, found: Arranged) -> bool:
+    """Whether these are products of so many rows with one matrix, that it is worth its panels."""
+    return not found.swapped and args.m > FEW and not any(args.w_step)
 
 
 @functools.cache

@@ -23,9 +23,11 @@ from mirage.ir.annotations import ObjectType
 from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
 from mirage.ir.graph.nodes import Atom, Constant, Function, LibraryCall, MakeTuple, Module, PackedCall, Var
 from mirage.ir.program import AttrItems
+from mirage.ir.types import TensorType
 
 #: library function -> the function that packs its second operand, and the attributes that both have
 PACKED: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "blas.matmul": ("cpu.pack_matmul", ("right",)),
     "onednn.linear": ("onednn.pack", ("right",)),
     "cpu.convolution": ("cpu.pack_convolution", ("groups",)),
     "cpu.dequantized_matmul": ("cpu.pack_dequantized", ("right",)),
@@ -43,7 +45,7 @@ def run(module: Module, context: Context) -> Module:
     r = Rewriter(main, module.functions)
     for b in main.bindings:
         call = b.value
-        if not isinstance(call, LibraryCall) or call.function not in PACKED:
+        if not isinstance(call, LibraryCall) or call.function not in PACKED or dict(call.attrs).get("packed"):
             r.keep(b)
             continue
         pack, shared = PACKED[call.function]
@@ -52,6 +54,9 @@ def run(module: Module, context: Context) -> Module:
             r.keep(b)
             continue
         assert isinstance(weight, Constant | Var)
+        if call.function == "blas.matmul" and not (context.kernels.target == "cpu" and _is_matrix(weight, call)):
+            r.keep(b)
+            continue
         attrs = tuple(pair for pair in call.attrs if pair[0] in shared)
         key = weight, pack, attrs
         if key not in packings:
@@ -66,6 +71,13 @@ def run(module: Module, context: Context) -> Module:
     builder.add(r.finish(attrs=main.attrs if PREPARE in main.attr else (*main.attrs, (PREPARE, prepare.name))))
     context.constants = (*context.constants, *(p.name for p in packings.values()))
     return builder.finish(module.main)
+
+
+def _is_matrix(weight: Constant | Var, call: LibraryCall) -> bool:
+    """Whether a product is one with a matrix of float32, which may be transposed: that has panels."""
+    t = weight.annotation
+    is_matrix = isinstance(t, TensorType) and t.rank == 2 and t.dtype == "float32"
+    return is_matrix and dict(call.attrs).get("right", ()) in ((), (1, 0))
 
 
 def _name(weight: Constant | Var) -> str:
