@@ -1,4 +1,4 @@
-"""Products of few rows with weights, as decoding steps have them: ours, which reads a weight as it lies, against torch's.
+"""Products of rows with constant weights: ours, with the weight as it lies and in panels, against torch's.
 
 `python -m benchmarks.run products`.
 """
@@ -10,72 +10,88 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.tables import Table
 from mirage.frontends.aten import products
-from mirage.kernels.cpu.launch.linear import FEW, matmul
+from mirage.kernels.cpu.launch.linear import matmul
 from mirage.kernels.profile import settle
 from mirage.settings import num_threads
 from mirage.torch.threads import on_torch_threads
 
 #: depth, columns, and whether the weight is stored [columns, depth] as `nn.Linear` has it: layers of a Llama and of a GPT-2
 SHAPES = ((2048, 8192, True), (8192, 2048, True), (768, 50257, True), (768, 3072, False), (3072, 768, False))
+#: rows of decoding steps, of batches of them, and of prompts
+ROWS = (1, 2, 3, 4, 5, 8, 16, 32, 64, 128, 256, 512)
 #: bytes of the weights that take turns: far more than caches hold
 _BYTES = 600 << 20
 _ROUNDS = 4
-OURS, PACKED, PLAIN = "ours", "oneDNN, packed weights", "ATen"
+OURS, PANELS, PACKED, PLAIN = "ours", "ours, panels", "oneDNN, packed weights", "ATen"
 
 
 @dataclass(frozen=True)
 class ProductRow:
-    """Medians in microseconds, of weights that no cache holds; ours reads so many `gigabytes` of a weight in a second."""
+    """Medians in microseconds, of weights that no cache holds; the faster one of ours reads so many `gigabytes` of a weight in a
+    second, and makes so many `gigaflops`.
+    """
 
     rows: int
     depth: int
     columns: int
     transposed: bool
     times: dict[str, float]
-    gigabytes: float
 
     @property
     def ratio(self) -> float:
-        """The time of the faster one of torch's over ours."""
-        return min(t for name, t in self.times.items() if name != OURS) / self.times[OURS]
+        """The time of the faster one of torch's over that of ours."""
+        return min(self.times[PACKED], self.times[PLAIN]) / self._ours
+
+    @property
+    def gigabytes(self) -> float:
+        return 4e-3 * self.depth * self.columns / self._ours
+
+    @property
+    def gigaflops(self) -> float:
+        return 2e-3 * self.rows * self.depth * self.columns / self._ours
+
+    @property
+    def _ours(self) -> float:
+        return min(self.times[OURS], self.times[PANELS])
 
 
-def measure(counts: Sequence[int] = tuple(range(1, FEW + 1))) -> Iterator[ProductRow]:
+def measure(counts: Sequence[int] = ROWS) -> Iterator[ProductRow]:
     """A row for every shape and number of rows; results are compared first."""
     torch.set_num_threads(num_threads())
     rng = np.random.default_rng(0)
     for depth, columns, transposed in SHAPES:
         shape = (columns, depth) if transposed else (depth, columns)
         weights = [rng.standard_normal(shape, np.float32) for _ in range(max(2, _BYTES // (4 * depth * columns)))]
-        packed = [products.pack(w, right=(1, 0) if transposed else ()).tensor for w in weights]
+        packed = [products.pack(w, right=(1, 0) if transposed else ()) for w in weights]
         for rows in counts:
             x = rng.standard_normal((rows, depth), np.float32)
             runs = _runs(x, weights, packed, transposed)
             with on_torch_threads():
                 times = {name: 1e6 * t for name, t in _medians(runs, len(weights)).items()}
-            yield ProductRow(rows, depth, columns, transposed, times, 4e-3 * depth * columns / times[OURS])
+            yield ProductRow(rows, depth, columns, transposed, times)
 
 
 def _runs(
-    x: np.ndarray, weights: Sequence[np.ndarray], packed: Sequence[Any], transposed: bool
+    x: np.ndarray, weights: Sequence[np.ndarray], packed: Sequence[products.PackedWeight], transposed: bool
 ) -> dict[str, Callable[[int], object]]:
     """What computes the product with the weight of a number."""
     wide = weights[0].T if transposed else weights[0]
     out, given = np.empty((len(x), wide.shape[1]), np.float32), torch.from_numpy(x)
     tensors = [torch.from_numpy(w).t() if transposed else torch.from_numpy(w) for w in weights]
     right = (1, 0) if transposed else ()
-    matmul([x, weights[0]], [out], right=right)
-    np.testing.assert_allclose(out, x.astype(np.float64) @ wide, rtol=0, atol=1e-2)
+    for form in ([], packed[:1]):
+        matmul([x, weights[0], *form], [out], right=right, packed=bool(form))
+        np.testing.assert_allclose(out, x.astype(np.float64) @ wide, rtol=0, atol=1e-2)
     return {
         OURS: lambda k: matmul([x, weights[k]], [out], right=right),
-        PACKED: lambda k: torch.ops.mkldnn._linear_pointwise(given, packed[k], None, "none", [], ""),
+        PANELS: lambda k: matmul([x, weights[k], packed[k]], [out], right=right, packed=True),
+        PACKED: lambda k: torch.ops.mkldnn._linear_pointwise(given, packed[k].tensor, None, "none", [], ""),
         PLAIN: lambda k: torch.mm(given, tensors[k], out=torch.from_numpy(out)),
     }
 
@@ -100,5 +116,6 @@ def product_table(rows: Sequence[ProductRow]) -> Table:
     for r in rows:
         times = [f"{t:,.0f}" for t in r.times.values()]
         stored = "transposed" if r.transposed else ""
-        lines.append([str(r.rows), f"{r.depth} x {r.columns}", stored, *times, f"{r.ratio:.2f}", f"{r.gigabytes:.1f}"])
-    return Table(["rows", "weight", "stored", *(f"{n}, us" for n in rows[0].times), "ratio", "GB/s"], lines)
+        rates = [f"{r.ratio:.2f}", f"{r.gigabytes:.1f}", f"{r.gigaflops:.0f}"]
+        lines.append([str(r.rows), f"{r.depth} x {r.columns}", stored, *times, *rates])
+    return Table(["rows", "weight", "stored", *(f"{n}, us" for n in rows[0].times), "ratio", "GB/s", "GFLOP/s"], lines)

@@ -12,7 +12,15 @@ from typing import Any
 from mirage.errors import DuplicateFunction, UnknownFunction
 from mirage.ir.operators.in_place import EFFECTS
 from mirage.kernels import blas
-from mirage.kernels.cpu.launch import convolution, dequantized, grouped, panels, quantize, quantized, quantized_convolution
+from mirage.kernels.cpu.launch import (
+    convolution,
+    dequantized,
+    grouped,
+    panels,
+    quantize,
+    quantized,
+    quantized_convolution,
+)
 
 #: effects of the IR, and what packs weights, are packed functions that are always there
 _packed: dict[str, Callable[..., Any]] = {

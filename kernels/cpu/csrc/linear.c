@@ -12,6 +12,7 @@
 #define ROWS 512                 /* of a cell, where there are more */
 #define COLUMNS 96               /* of a cell, of more rows than FEW: a multiple of what register blocks have */
 #define WIDEST (8 * MI_W)        /* columns of the widest blocks of a matrix in the caches */
+#define BAND 32                  /* rows of a cell of a packed matrix, or a few more: they stay in the caches for all terms */
 #define PANEL (MI_BLOCK_VECTORS * MI_W) /* columns of a panel of a packed matrix */
 #define DEPTH 768                /* of a copy of [n,k], for more rows: where rows lie whole pages apart, they share lines of the */
 #define LINE (DEPTH + MI_W)      /* first cache, but not in the copy */
@@ -37,7 +38,7 @@ typedef struct {
 
 typedef struct {
     const products *of;
-    ptrdiff_t rows, columns, bands, parts; /* rows and columns per cell, and how many cells there are along them */
+    ptrdiff_t rows, columns, bands, parts; /* rows and columns per cell, and how many cells lie along them, bands side by side */
 } cells;
 
 static void multiply(void *args, long index, int thread, void *scratch)
@@ -45,7 +46,7 @@ static void multiply(void *args, long index, int thread, void *scratch)
     (void)thread;
     const cells *c = args;
     const products *p = c->of;
-    const ptrdiff_t part = index % c->parts, band = index / c->parts % c->bands;
+    const ptrdiff_t band = index % c->bands, part = index / c->bands % c->parts;
     const ptrdiff_t from = part * c->columns, left = p->n - from, n = left < c->columns ? left : c->columns;
     const ptrdiff_t row = band * c->rows, rest = p->m - row, m = rest < c->rows ? rest : c->rows;
     ptrdiff_t x_at = row * p->x_row, w_at = from * (p->packed ? p->k : p->transposed ? p->w_row : 1);
@@ -96,7 +97,11 @@ int mi_products(const products *p, mi_pool_run_fn *run, int n_threads)
     cells c = {p, ROWS, ((p->transposed && block < share ? block : share) / MI_W + 1) * MI_W, 0, 0};
     if (p->resident && !p->transposed) c.columns = (p->n + threads * WIDEST - 1) / (threads * WIDEST) * WIDEST;
     if (p->m > FEW && c.columns > COLUMNS) c.columns = COLUMNS;
-    if (p->packed) c.columns = PANEL;
+    if (p->packed) {
+        const ptrdiff_t bands = p->m < 2 * BAND ? 1 : p->m / BAND;
+        c.columns = PANEL;
+        c.rows = (p->m + bands * MI_BLOCK_ROWS - 1) / (bands * MI_BLOCK_ROWS) * MI_BLOCK_ROWS;
+    }
     c.parts = (p->n + c.columns - 1) / c.columns;
     c.bands = (p->m + c.rows - 1) / c.rows;
     const size_t bytes = !p->packed && p->transposed && p->m > FEW ? (size_t)(c.columns * LINE) * sizeof(mi_real) : 0;

@@ -49,7 +49,7 @@ def matmul(
     panels: Panels | None = added.pop(0) if packed else None
     (out,) = outputs
     given = (x, w, *added)
-    found = _of_matrices(x.shape, w.shape, out.shape, tuple(left), tuple(right)) if _is_float32(given, outputs) else None
+    found = _products(x, w, panels, out, left, right) if _is_float32(given, outputs) else None
     if found is None:
         return blas.matmul(given, outputs, left=left, right=right, bias=bias, relu=relu)
     products = Products.from_buffer_copy(found.products)
@@ -59,10 +59,7 @@ def matmul(
         # it is added to what is in the result
         out[...] = summand
         summand, products.whole = out, True
-    if panels is not None and _are_many(products, found):
-        products.packed = True
-        w = panels.array
-    first, second = _exchanged((x, w), found)
+    first, second = _exchanged((x, panels.array if products.packed and panels else w), found)
     products.run(first, second, out, summand)
 
 
@@ -90,8 +87,8 @@ def prepare_matmul(
     bias: bool = False,
     relu: bool = False,
 ) -> Launch | None:
-    """The launch of `matmul` for contiguous tensors like these, inputs and then outputs, and these panels; None where that is more
-    than a product.
+    """The launch of `matmul` for contiguous tensors like these, inputs and then outputs, and these panels; None where that is
+    more than a product.
 
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory for the panels;
     the launch fails with MirageError without memory.
@@ -99,7 +96,7 @@ def prepare_matmul(
     x, w, *added = inputs
     panels: Panels | None = added.pop(0) if packed else None
     (out,) = outputs
-    found = _of_matrices(x.shape, w.shape, out.shape, tuple(left), tuple(right)) if _is_float32((x, w), outputs) else None
+    found = _products(x, w, panels, out, left, right) if _is_float32((x, w), outputs) else None
     if found is None:
         return None
     args = Products.from_buffer_copy(found.products)
@@ -107,7 +104,7 @@ def prepare_matmul(
         return None
     args.relu = relu
     names = [*_exchanged(("x", "w"), found), *["panels"] * packed, *["added"] * bias, "out"]
-    return _launch(args, names, panels.array if panels is not None and _are_many(args, found) else None)
+    return _launch(args, names, panels.array if args.packed and panels else None)
 
 
 def prepare_contraction(
@@ -129,16 +126,24 @@ def _launch(args: Products, names: Sequence[str], panels: np.ndarray | None = No
     # what is prepared is run again, and finds a matrix for which the caches have room where it left it
     args.resident = 4 * args.k * args.n <= _cache_bytes()
     if panels is not None:
-        args.packed, args.w = True, address(panels)
+        args.w = address(panels)
     read = [name for name in names if name != "panels" and not (name == "w" and args.packed)]
     pointers = tuple((field(args, name), names.index(name)) for name in read)
     run = launcher(library().mi_products)
     return Launch(run, ctypes.addressof(args), pointers, lambda status: args.error(), (args, panels))
 
 
-def _are_many(args: Products, found: Arranged) -> bool:
-    """Whether these are products of so many rows with one matrix, that it is worth its panels."""
-    return not found.swapped and args.m > FEW and not any(args.w_step)
+def _products(
+    x: np.ndarray, w: np.ndarray, panels: Panels | None, out: np.ndarray, left: Sequence[int], right: Sequence[int]
+) -> Arranged | None:
+    """The products of a `matmul`: with the panels, if there are so many rows of one matrix that it is worth these."""
+    if panels is not None:
+        found = _of_matrices(x.shape, panels.shape, out.shape, tuple(left), ())
+        if found is not None and not found.swapped and found.products.m > FEW:
+            packed = Products.from_buffer_copy(found.products)
+            packed.packed = True
+            return Arranged(packed, False)
+    return _of_matrices(x.shape, w.shape, out.shape, tuple(left), tuple(right))
 
 
 @functools.cache

@@ -36,11 +36,17 @@ def _function() -> Callable[..., int]:
 
 
 class Panels:
-    """A weight `[k, n]` of float32, or `[n, k]` where it is `transposed`, and its copy in panels, made when it is first needed."""
+    """A weight `[k, n]` of float32, or `[n, k]` where it is `transposed`, and its copy in panels, made when first read."""
 
     def __init__(self, w: np.ndarray, transposed: bool) -> None:
-        self._w = w
-        self._transposed = transposed
+        self.weight = w
+        self.transposed = transposed
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Terms and columns, (k, n)."""
+        first, second = self.weight.shape
+        return (second, first) if self.transposed else (first, second)
 
     @cached_property
     def array(self) -> np.ndarray:
@@ -48,11 +54,11 @@ class Panels:
 
         Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory.
         """
-        k, n = self._w.shape[::-1] if self._transposed else self._w.shape
+        k, n = self.shape
         width = library().mi_panel()
         panels = -(-n // width)
         packed = in_large_pages(panels * k * width, np.dtype(np.float32)).reshape(panels, k, width)
-        args = _Packing(address(self._w), address(packed), k, n, self._w.shape[1], self._transposed)
+        args = _Packing(address(self.weight), address(packed), k, n, self.weight.shape[1], self.transposed)
         if _function()(ctypes.addressof(args), run_address(), num_threads()):
             raise MirageError(f"there is no memory to pack a weight of {k} rows and {n} columns")
         return packed

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+import sympy
+
 from mirage.compiler.context import Context
 from mirage.compiler.passes.lift_constants import PREPARE
 from mirage.compiler.passes.rewrite import Rewriter
@@ -24,6 +26,7 @@ from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
 from mirage.ir.graph.nodes import Atom, Constant, Function, LibraryCall, MakeTuple, Module, PackedCall, Var
 from mirage.ir.program import AttrItems
 from mirage.ir.types import TensorType
+from mirage.kernels.cpu.launch.linear import FEW
 
 #: library function -> the function that packs its second operand, and the attributes that both have
 PACKED: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -54,7 +57,7 @@ def run(module: Module, context: Context) -> Module:
             r.keep(b)
             continue
         assert isinstance(weight, Constant | Var)
-        if call.function == "blas.matmul" and not (context.kernels.target == "cpu" and _is_matrix(weight, call)):
+        if call.function == "blas.matmul" and not _reads_panels(call, weight, main.name, context):
             r.keep(b)
             continue
         attrs = tuple(pair for pair in call.attrs if pair[0] in shared)
@@ -73,11 +76,14 @@ def run(module: Module, context: Context) -> Module:
     return builder.finish(module.main)
 
 
-def _is_matrix(weight: Constant | Var, call: LibraryCall) -> bool:
-    """Whether a product is one with a matrix of float32, which may be transposed: that has panels."""
-    t = weight.annotation
+def _reads_panels(call: LibraryCall, weight: Constant | Var, function: str, context: Context) -> bool:
+    """Whether a product may be one of many rows with a matrix of float32, which may be transposed, on a processor."""
+    t, (out,) = weight.annotation, call.out
     is_matrix = isinstance(t, TensorType) and t.rank == 2 and t.dtype == "float32"
-    return is_matrix and dict(call.attrs).get("right", ()) in ((), (1, 0))
+    if context.kernels.target != "cpu" or not is_matrix or dict(call.attrs).get("right", ()) not in ((), (1, 0)):
+        return False
+    rows = context.of(function).upper_bound(sympy.expand(sympy.prod(out.shape[:-1])))
+    return rows is None or rows > FEW
 
 
 def _name(weight: Constant | Var) -> str:

@@ -1,14 +1,15 @@
 """Products by torch, which programs that came from there call.
 
-Those with constant weights go to oneDNN, as torch has it: with packed weights, and what follows a product computed with it;
-where torch was built without oneDNN, to ATen's own products. All others go to ATen, too, not to NumPy's BLAS: each of the two
-has threads that stay awake for a while after a product, on which the other one waits.
+Those with constant weights and many rows go to oneDNN, as torch has it: with packed weights, and what follows a product computed
+with it; where torch was built without oneDNN, to ATen's own products. With fewer rows, ours are faster, on torch's threads. All
+others go to ATen, not to NumPy's BLAS: each of the two has threads that stay awake for a while after a product, on which the
+other one waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -17,11 +18,13 @@ import torch
 
 from mirage.frontends.aten.fallback import to_torch
 from mirage.kernels import blas
-from mirage.kernels.cpu.launch.linear import FEW
 from mirage.kernels.cpu.launch.linear import matmul as few_rows
+from mirage.kernels.cpu.launch.panels import Panels
 from mirage.runtime.packed import register_library, register_packed
 
-#: rows for which weights are packed: the packed form is one of the fastest for all numbers of rows but 1
+#: rows up to which ours are faster (`python -m benchmarks.run products`)
+FEWER = 64
+#: rows for which oneDNN packs weights: the packed form is one of the fastest for all numbers of rows but 1
 ROWS = 128
 
 #: bytes of a result that oneDNN gives at once: glibc asks the system for fresh pages for what is larger than 32 MiB
@@ -38,20 +41,22 @@ _ACTIVATIONS: Mapping[str, tuple[tuple[str, str], Callable[[torch.Tensor], Any]]
 }
 
 
-@dataclass(frozen=True)
-class PackedWeight:
-    """A weight [columns, depth] as oneDNN reads it; None where it is read as it is."""
+class PackedWeight(Panels):
+    """A weight in panels, and as oneDNN reads it; each is made when it is first needed."""
 
-    tensor: torch.Tensor | None
+    @cached_property
+    def tensor(self) -> torch.Tensor | None:
+        """The weight as oneDNN reads it; None where it is read as it is."""
+        if not self.weight.size or not _is_available():
+            return None
+        # torch transposes in blocks, NumPy one element after the other
+        w = to_torch(self.weight)
+        return torch.ops.mkldnn._reorder_linear_weight(w if self.transposed else w.t().contiguous(), ROWS)
 
 
 def pack(w: np.ndarray, *, right: Sequence[int] = ()) -> PackedWeight:
-    """The packed form of a weight [depth, columns], or [columns, depth] where `right` is (1, 0)."""
-    # torch transposes in blocks, NumPy one element after the other
-    columns_first = to_torch(w) if tuple(right) == (1, 0) else to_torch(w).t().contiguous()
-    if not w.size or not _is_available():
-        return PackedWeight(None)
-    return PackedWeight(torch.ops.mkldnn._reorder_linear_weight(columns_first, ROWS))
+    """The packed forms of a weight [depth, columns] of float32, or [columns, depth] where `right` is (1, 0)."""
+    return PackedWeight(np.ascontiguousarray(w), tuple(right) == (1, 0))
 
 
 def linear(
@@ -65,23 +70,24 @@ def linear(
 ) -> None:
     """`x[..., k] @ w[k, n]`, or `x @ w[n, k].T` where `right` is (1, 0); then `+ bias[n]`, then an activation.
 
-    `inputs` are x, w, the packed form of w if it is `packed`, and the bias if there is one.
+    `inputs` are x, w, its `PackedWeight` if it is `packed`, and the bias if there is one.
     """
     x, w, *rest = inputs
-    form = rest.pop(0).tensor if packed else None
+    form: PackedWeight | None = rest.pop(0) if packed else None
     b = to_torch(rest[0]) if bias else None
     transposed = tuple(right) == (1, 0)
     rows, depth, columns = prod(x.shape[:-1]), x.shape[-1], outputs[0].shape[-1]
     given, out = to_torch(x).reshape(rows, depth), to_torch(outputs[0]).reshape(rows, columns)
     (name, algorithm), in_place = _ACTIVATIONS[activation]
-    if rows <= FEW and outputs[0].dtype == np.float32:
-        few_rows([x, w, *rest], outputs, right=right, bias=bias)
+    if rows <= FEWER and outputs[0].dtype == np.float32:
+        forms = [] if form is None else [form]
+        few_rows([x, w, *forms, *rest], outputs, right=right, packed=packed, bias=bias)
         in_place(out)
         return
-    if form is not None and rows:
+    if form is not None and form.tensor is not None:
         parts = -(-out.nbytes // AT_ONCE)
         for x_rows, out_rows in zip(given.chunk(parts), out.chunk(parts), strict=True):
-            out_rows.copy_(torch.ops.mkldnn._linear_pointwise(x_rows, form, b, name, [], algorithm))
+            out_rows.copy_(torch.ops.mkldnn._linear_pointwise(x_rows, form.tensor, b, name, [], algorithm))
         return
     read = to_torch(w).t() if transposed else to_torch(w)
     if b is None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from mirage.compiler.context import Context
-from mirage.compiler.passes import lift_constants, lower_packages, pack_weights
+from mirage.compiler.kernels.targets import kernels_for
+from mirage.compiler.passes import lift_constants, lower_libraries, lower_packages, pack_weights
 from mirage.ir.graph.interpret import run_module
-from mirage.ir.graph.nodes import LibraryCall, Module
+from mirage.ir.graph.nodes import LibraryCall, Module, PackedCall
 from mirage.ir.graph.parse import parse_module
 from tests.compiler.passes.running import after, assert_equal, evaluate, expressions, main_text, ops, random_arrays
 
@@ -65,6 +66,40 @@ def test_products(body: str, attrs: dict[str, object]) -> None:
     assert not {"matmul", "add", "relu", "tanh"} & set(ops(m))
     args = random_arrays(0, *SHAPES)
     assert_equal(run(m, *args), evaluate(parse_module(main_text(body, SIGNATURE)), *args), 1e-6)
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_products_of_a_processor_read_panels(right: bool) -> None:
+    body = f"{TRANSPOSED if right else ''}p = matmul(x, {'t' if right else 'w'})\nr = exp(p)"
+    context = Context(constants=("w", "v"))
+    m = after(main_text(body, SIGNATURE), lower_libraries.run, pack_weights.run, context=context)
+    (call,) = (e for e in expressions(m) if isinstance(e, LibraryCall))
+    assert call.function == "blas.matmul" and dict(call.attrs) == ({"right": (1, 0)} if right else {}) | {"packed": True}
+    prepare = m.functions[str(m.functions["main"].attr["prepare"])]
+    packing, _ = expressions(m, prepare.name)
+    assert isinstance(packing, PackedCall) and packing.function == "cpu.pack_matmul"
+    # once is enough
+    assert after(m, pack_weights.run, context=context) == m
+
+
+@pytest.mark.parametrize(
+    ("body", "signature", "constants"),
+    [
+        ("r = matmul(x, w)", "x: float32[b, n, 8], w: float32[8, 4]", ()),
+        ("r = matmul(x, w)", "x: float32[n, 8], w: float32[3, 8, 4]", ("w",)),
+        ("r = matmul(x, w)", "x: float64[n, 8], w: float64[8, 4]", ("w",)),
+        ("r = matmul(w, x)", "w: float32[4, 8], x: float32[8, n]", ("w",)),
+        ("r = matmul(x, w)", "x: float32[1, 4, 8], w: float32[8, 4]", ("w",)),
+    ],
+)
+def test_what_has_no_panels(body: str, signature: str, constants: tuple[str, ...]) -> None:
+    context = Context(constants=constants)
+    m = after(main_text(body, signature), lower_libraries.run, pack_weights.run, context=context)
+    (call,) = (e for e in expressions(m) if isinstance(e, LibraryCall))
+    assert call.function == "blas.matmul" and not call.attrs
+    other = Context(constants=("w",), kernels=kernels_for("cuda"))
+    m = after(main_text("r = matmul(x, w)", SIGNATURE), lower_libraries.run, pack_weights.run, context=other)
+    assert "prepare" not in m.functions
 
 
 def test_a_weight_is_packed_once_for_all_that_read_it() -> None:

@@ -136,7 +136,7 @@ def test_products_that_are_made_again_and_again(case: Any, room: int, monkeypatc
     launch = prepare_matmul(inputs, [out], **options)
     adds = added is None or added in (out.shape, out.shape[-1:], (1, out.shape[-1]))
     assert (launch is not None) == (adds and not left == right == (1, 0))
-    assert launch is None or cast(module.Products, launch.keep).resident == bool(room)
+    assert launch is None or cast(tuple[module.Products, None], launch.keep)[0].resident == bool(room)
     assert prepare_matmul([a.astype("float64") for a in inputs], [out], **options) is None
     if launch is not None:
         rounds = LaunchedRounds([[(launch, range(len(inputs) + 1))]] * 3, np.zeros((), np.int64), len(inputs) + 1)
