@@ -254,9 +254,9 @@ class Explorer:
         number, schedule = pair
         return len(self._rivals[number].scheduler.parts(schedule))
 
-    def learn(self, race: Mapping[Pair, Timing], shares: Mapping[Pair, Sequence[float]] | None = None) -> None:
-        """Take note of a race, in which the fastest so far took part, if there is one; and of the `shares` that the kernels of
-        graphs have in these times.
+    def learn(self, race: Mapping[Pair, Timing], kernels: Mapping[Pair, Sequence[float]] | None = None) -> None:
+        """Take note of a race, in which the fastest so far took part, if there is one; and of the microseconds that single
+        `kernels` of graphs took just after it.
         """
         scores = {pair: score(t) for pair, t in race.items()}
         # the machine may be busier than in the race before
@@ -267,8 +267,8 @@ class Explorer:
             self.times[i, schedule] = time
             self.samples.append(Sample(rival.counts[schedule], 1e3 * t.min_us, f"{self._name}.{self._races}"))
             rival.best = min(((t, s) for (j, s), t in self.times.items() if j == i), key=lambda item: item[0])
-            if own := (shares or {}).get((i, schedule)):
-                self.kernels.learn(rival.scheduler, rival.numbers, schedule, [time * share for share in own])
+            if own := (kernels or {}).get((i, schedule)):
+                self.kernels.learn(rival.scheduler, rival.numbers, schedule, [us * scale for us in own], time)
         self._races += 1
         self.model.coefficients = fit(self.samples, self._known)
 

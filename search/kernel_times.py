@@ -36,6 +36,8 @@ class KernelTimes:
         self._measured: dict[_Setting, dict[KernelSchedule, _Measured]] = {}
         #: of each kernel, the one that was fastest
         self._best: dict[int, _Measured] = {}
+        #: what the library calls of graphs took
+        self._calls: list[_Measured] = []
 
     def numbers(self, scheduler: Scheduler) -> list[int]:
         """The numbers of the kernels of a graph: those of the same number compute the same, whatever graph they are in."""
@@ -45,8 +47,13 @@ class KernelTimes:
         """The least microseconds of each kernel, as a node without operands."""
         return {node: self._best[i].us for node, i in self._numbers.items() if i in self._best}
 
-    def learn(self, scheduler: Scheduler, numbers: Sequence[int], schedule: Schedule, us: Sequence[float]) -> None:
-        """What the kernels that run in every call took."""
+    def learn(
+        self, scheduler: Scheduler, numbers: Sequence[int], schedule: Schedule, us: Sequence[float], whole: float
+    ) -> None:
+        """What the kernels took that run in every call, of a graph that took so many microseconds as a whole."""
+        calls = scheduler.library_counts(schedule)
+        if calls.any():
+            self._calls.append(_Measured(max(whole - sum(us), 0.0), calls))
         for part, time in zip(scheduler.parts(schedule), us, strict=True):
             k, s, *_ = part
             found = _Measured(time, scheduler.part_counts(part))
@@ -73,20 +80,25 @@ class KernelTimes:
         self, scheduler: Scheduler, numbers: Sequence[int], schedule: Schedule, model: CostModel, modelled: float
     ) -> float | None:
         """The estimate of a graph that is modelled to take so many microseconds: what was measured of its kernels; of kernels
-        that were measured with other schedules the model's estimate, times by how much it was wrong about them; and the model's
-        for the rest, times by how much it was wrong about all that was measured. None where no kernel was.
+        that were measured with other schedules, and of library calls, the model's estimate, times by how much it was wrong about
+        them; and the model's for the rest, times by how much it was wrong about the kernels that were measured, or else the calls. None where none was.
         """
-        found, wrong = 0.0, []
+        found, wrong, calls = 0.0, [], [_error(m, model) for m in self._calls]
+        counts = scheduler.library_counts(schedule)
+        if calls and counts.any():
+            own = 1e-3 * float(model.ns(counts))
+            found += own * median(calls)
+            modelled -= own
         for part in scheduler.parts(schedule):
             best = self._best.get(numbers[part[0]])
             if best is None:
                 continue
             here = self._measured.get(_setting(numbers, part), {}).get(part[1])
             own = 1e-3 * float(model.ns(scheduler.part_counts(part)))
-            wrong.append(best.us / max(1e-3 * float(model.ns(best.counts)), 1e-9))
+            wrong.append(_error(best, model))
             found += here.us if here is not None else own * wrong[-1]
             modelled -= own
-        return found + max(modelled, 0.0) * median(wrong) if wrong else None
+        return found + max(modelled, 0.0) * median(wrong or calls) if found else None
 
     def fastest_of(self, scheduler: Scheduler, numbers: Sequence[int], schedule: Schedule) -> Schedule:
         """The schedule with each kernel as it was fastest, where axes are split as often and stored in the same order."""
@@ -99,6 +111,11 @@ class KernelTimes:
                 best = min(alike, key=alike.__getitem__)
                 kernels[k] = best if alike[best] < alike.get(own, math.inf) else own
         return Schedule(tuple(kernels))
+
+
+def _error(measured: _Measured, model: CostModel) -> float:
+    """By how much the model is wrong."""
+    return measured.us / max(1e-3 * float(model.ns(measured.counts)), 1e-9)
 
 
 def _setting(numbers: Sequence[int], part: Part) -> _Setting:

@@ -56,7 +56,7 @@ FINAL_SECONDS, FINAL_SHARE = 2.0, 0.2
 #: share of that time that is kept for cold caches
 COLD_SHARE = 0.2
 #: calls after a race of which it is noted what each kernel takes
-SHARE_CALLS = 3
+KERNEL_CALLS = 3
 #: seconds of a race at least, and of what runs alone
 RACE_LEAST, ALONE_SECONDS = 0.05, 0.01
 #: times as long as the fastest, or the library, that a call takes which is not made again: those of a large program take seconds
@@ -304,24 +304,24 @@ class Tuner:
         numbers = {id(c.graph): i for i, c in enumerate(explorer.candidates)}
         timed = self.race([*(self.measured[pair] for pair in leaders), *built], seconds)
         race = {(numbers[id(c.graph)], c.schedule): c for c in timed if c.schedule and c.timing}
-        explorer.learn({pair: c.timing for pair, c in race.items() if c.timing}, self._shares(race))
+        explorer.learn({pair: c.timing for pair, c in race.items() if c.timing}, self._kernels_us(race))
         source.measured(explorer.kernels.fastest())
         self.measured |= race
         self._order()
         self._forget(c for c in race.values() if c not in self.ready[:2])
 
-    def _shares(self, race: Mapping[Pair, Candidate]) -> dict[Pair, list[float]]:
-        """The shares of the time that each kernel has in the graphs of several, of which there was a race."""
+    def _kernels_us(self, race: Mapping[Pair, Candidate]) -> dict[Pair, list[float]]:
+        """The least microseconds of each kernel in the graphs of several, of which there was a race."""
         found = {}
         least = min((score(c.timing) for c in race.values() if c.timing), default=0.0)
         for pair, c in race.items():
             kernels = self.explorer.kernels_of(pair)
-            if kernels < 2 or c.timing is None or c.timing.runs < 2 or score(c.timing) > HOPELESS * least:
+            if kernels < 2 or c.timing is None or score(c.timing) > HOPELESS * least:
                 continue
-            calls = [pool.kernel_seconds(self.call(c.executable), kernels) for _ in range(SHARE_CALLS)]
-            seconds = [min(own) for own in zip(*(x for x in calls if x is not None), strict=True)]
-            if total := sum(seconds):
-                found[pair] = [s / total for s in seconds]
+            calls = [pool.kernel_seconds(self.call(c.executable), kernels) for _ in range(KERNEL_CALLS)]
+            seconds = zip(*(x for x in calls if x is not None), strict=True)
+            if us := [1e6 * min(own) for own in seconds]:
+                found[pair] = us
         return found
 
     def _order(self) -> None:

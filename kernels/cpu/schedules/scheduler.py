@@ -142,7 +142,7 @@ class Scheduler:
         return Emitter(self.mugraph, schedule, self.maximum, self.bound)
 
     def _counts(self, schedule: Schedule) -> np.ndarray:
-        _, _, found = self._at(_splits(schedule))
+        found = self.library_counts(schedule)
         for part in self.parts(schedule):
             found = found + self.part_counts(part)
         return found
@@ -156,6 +156,10 @@ class Scheduler:
             for k, (node, s) in kernels
             if self._runs[k]
         ]
+
+    def library_counts(self, schedule: Schedule) -> np.ndarray:
+        """What the model counts for all library calls: [features]."""
+        return self._at(_splits(schedule))[2]
 
     def part_counts(self, part: Part) -> np.ndarray:
         """What the model counts for one kernel: [features]."""
