@@ -37,7 +37,8 @@ from mirage.search.kernel_times import KernelTimes
 _PER_GRAPH = 3
 #: what is modelled at so many times the best is not compiled: one call may take longer than the whole tuning
 FAR = 8.0
-#: the fastest graphs, whose schedules are refined where they are no more than this much slower than the fastest
+#: the fastest graphs, whose schedules are refined where they are no more than this much slower than the fastest; what is known
+#: to be slower than that is compiled last
 _LEADERS, _CLOSE = 3, 1.5
 #: graphs among which each pair of a wave is chosen, if there are as many
 _CHOICE = 2
@@ -219,11 +220,12 @@ class Explorer:
             pass
         for rival in self._rivals.values():
             self._combine(rival)
-        hinted = self._hinted(count)
-        refined = self._refinements((count - len(hinted)) // 2)
-        fresh = self._fresh(count - len(hinted) - len(refined))
-        found = [*hinted, *refined, *fresh]
-        return [*found, *self._refinements(count - len(found))]
+        found = self._hinted(count)
+        found += self._refinements((count - len(found)) // 2)
+        # what is known to be slower waits until nothing else is left
+        found += self._fresh(count - len(found), _CLOSE)
+        found += self._refinements(count - len(found))
+        return [*found, *self._fresh(count - len(found), FAR)]
 
     def _combine(self, rival: _Rival) -> None:
         """Propose a graph with each kernel as it was fastest, in whatever graph that was."""
@@ -293,9 +295,15 @@ class Explorer:
         """Estimated microseconds: what was measured of the kernels, or the model's, times by how much it was wrong about this
         graph, `otherwise` about others.
         """
-        modelled = float(self.model.ns(rival.counts[schedule])) * 1e-3
-        measured = self.kernels.us(rival.scheduler, rival.numbers, schedule, self.model, modelled)
-        return modelled * (self._error(rival) or otherwise) if measured is None else measured
+        measured = self._measured(rival, schedule)
+        return self._modelled(rival, schedule) * (self._error(rival) or otherwise) if measured is None else measured
+
+    def _measured(self, rival: _Rival, schedule: Schedule) -> float | None:
+        """Estimated microseconds by what was measured of the kernels; None where nothing was."""
+        return self.kernels.us(rival.scheduler, rival.numbers, schedule, self.model, self._modelled(rival, schedule))
+
+    def _modelled(self, rival: _Rival, schedule: Schedule) -> float:
+        return 1e-3 * float(self.model.ns(rival.counts[schedule]))
 
     def _error(self, rival: _Rival) -> float:
         """Measured over modelled time of the best schedule of a graph; 0 where none was measured."""
@@ -303,7 +311,7 @@ class Explorer:
             return 0.0
         time, schedule = rival.best
         # a graph that only returns inputs has nothing that the model counts
-        modelled = 1e-3 * float(self.model.ns(rival.counts[schedule]))
+        modelled = self._modelled(rival, schedule)
         return time / modelled if modelled else 0.0
 
     def _otherwise(self) -> float:
@@ -318,8 +326,12 @@ class Explorer:
 
     # proposals
 
-    def _fresh(self, count: int) -> list[Pair]:
-        """The cheapest pairs that the model proposes, where those of other plans count as cheaper."""
+    def _fresh(self, count: int, most: float) -> list[Pair]:
+        """The cheapest pairs that the model proposes, where those of other plans count as cheaper; of graphs of which kernels were
+        measured, those that are estimated at no more than `most` times the fastest.
+        """
+        if count <= 0:
+            return []
         found: list[Pair] = []
         otherwise = self._otherwise()
         estimates = self._estimates()
@@ -335,9 +347,11 @@ class Explorer:
                     p[0] in chosen, estimates[p] * (1 + _SAME_PLAN * min(plans.count(self._rivals[p[0]].origin), _COUNTED)), p[0],
                 ),
             )  # fmt: skip
-            rival = self._rivals[number]
+            rival, estimate = self._rivals[number], estimates.pop(pair)
+            if FAR * least >= estimate > most * least and self._measured(rival, schedule) is not None:
+                continue
             rival.proposals.remove(schedule)
-            if estimates.pop(pair) > FAR * least:
+            if estimate > FAR * least:
                 self.cutoffs.add(f"schedules estimated at more than {FAR:g} times the fastest")
                 continue
             if not rival.expanded:

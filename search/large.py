@@ -105,6 +105,8 @@ class LargeSearch:
         self._numbers: dict[Node, int] = {}
         self._kernels: dict[Way, tuple[int, ...]] = {}
         self._took: dict[int, float] = {}
+        #: whether these have changed since the best partition was looked for
+        self._repriced = False
         #: seconds, or steps, of the search of a piece, infinite where it is complete
         self.spent: dict[Atoms, float] = {}
         self.seen: set[object] = set()
@@ -130,6 +132,10 @@ class LargeSearch:
         graphs, whatever time that takes; every call takes one step.
         """
         end = time.perf_counter() + seconds
+        if self._repriced:
+            self._repriced = False
+            if (found := self.next()).graphs:
+                return [found]
         for item in self._items:
             if item is not None and item.graphs:
                 return [item]
@@ -169,6 +175,7 @@ class LargeSearch:
         if took == self._took:
             return
         self._took = took
+        self._repriced = self.begun
         self._priced.clear()
         if self.done and not self._interrupted:
             self.done = False

@@ -40,8 +40,9 @@ from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 #: kernels that are compiled at most; a wave of them per core, after the first kernel, which is alone, so that it is measured soon
 MAX_KERNELS = 96
 WAVE = 2
-#: waves without a kernel that is faster by more than this share, after which all is tried that is worth it
-PATIENCE, BETTER = 4, 0.02
+#: waves without a kernel that is faster by more than this share, after which all is tried that is worth it; those of large
+#: programs, of whose kernels each wave changes some
+PATIENCE, LARGE_PATIENCE, BETTER = 4, 16, 0.02
 #: schedules of one graph that `Tuner.schedules` gives
 SCHEDULES = 6
 #: seconds of the search at a time, while a compiler may end meanwhile; and the share of the time that the search of a large
@@ -243,6 +244,7 @@ class Tuner:
             # the program's own operators, whatever time is left
             self._search(source)
         stale, size = 0, 1
+        patience = PATIENCE if source.pieces is None else LARGE_PATIENCE
         #: seconds in which the last wave was planned
         planning = 0.0
         pairs = explorer.leaders(self.target.cores)
@@ -252,7 +254,7 @@ class Tuner:
                 if left < planning * bool(self.measured):
                     self.cut = True
                     break
-                if not pairs and stale < PATIENCE and self.compiled < MAX_KERNELS:
+                if not pairs and stale < patience and self.compiled < MAX_KERNELS:
                     self._search_pieces(source)
                     start = time.perf_counter()
                     pairs = explorer.wave(min(size, MAX_KERNELS - self.compiled))
@@ -260,10 +262,10 @@ class Tuner:
                 if not pairs:
                     # what is found is kept for others, even where no more is compiled
                     if source.done:
-                        self.ended = self._limit(stale) if explorer.waits() else ""
+                        self.ended = self._limit(stale, patience) if explorer.waits() else ""
                         break
-                    if self._search(source) and stale >= PATIENCE:
-                        stale = PATIENCE - 1
+                    if self._search(source) and stale >= patience:
+                        stale = patience - 1
                     continue
                 before = self.fastest_us
                 work = [(explorer.candidates[i], s) for i, s in pairs]
@@ -280,11 +282,11 @@ class Tuner:
             self._forget([*self.measured.values(), *self.ready])
             keep(self.target, explorer.samples)
 
-    def _limit(self, stale: int) -> str:
+    def _limit(self, stale: int, patience: int) -> str:
         """The limit, in words, for which no more is compiled after so many waves without a faster kernel; "" where it is none."""
         if self.compiled >= MAX_KERNELS:
             return f"{MAX_KERNELS} kernels compiled"
-        return f"no faster kernel in {PATIENCE} waves" if stale >= PATIENCE else ""
+        return f"no faster kernel in {patience} waves" if stale >= patience else ""
 
     @property
     def fastest_us(self) -> float:

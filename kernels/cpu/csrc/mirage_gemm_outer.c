@@ -1,8 +1,10 @@
 /* mi_gemm_outer: see mirage_gemm.h. */
 #include "mirage_gemm_block.h"
 
-/* A panel of y is this many rows by MI_BLOCK_VECTORS vectors: 24 KiB, resident in the first-level cache. */
-#define MI_PANEL_ROWS (24 * 1024 / (MI_BLOCK_VECTORS * MI_VEC_BYTES))
+/* What is read of y for one block of rows after the other stays in the first-level cache: of a panel, this many rows by
+ * MI_BLOCK_VECTORS vectors. */
+#define MI_PART_BYTES (24 * 1024)
+#define MI_PANEL_ROWS (MI_PART_BYTES / (MI_BLOCK_VECTORS * MI_VEC_BYTES))
 
 typedef struct {
     ptrdiff_t k;
@@ -239,8 +241,6 @@ MI_INLINE void mi_outer(
 }
 
 #if MI_BLOCK_ROWS == 8
-#define MI_PART_BYTES (16 * 1024) /* of y, in the first-level cache for all of its blocks */
-
 void mi_gemm_outer_parts(
     ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y,
     mi_real *o, ptrdiff_t os_m, int accumulate)
