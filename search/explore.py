@@ -327,8 +327,8 @@ class Explorer:
     # proposals
 
     def _fresh(self, count: int, most: float) -> list[Pair]:
-        """The cheapest pairs that the model proposes, where those of other plans count as cheaper; of graphs of which kernels were
-        measured, those that are estimated at no more than `most` times the fastest.
+        """The cheapest pairs that the model proposes, where those of other plans count as cheaper; where kernels of a graph were
+        measured, only what is estimated at no more than `most` times the fastest.
         """
         if count <= 0:
             return []

@@ -81,7 +81,8 @@ class KernelTimes:
     ) -> float | None:
         """The estimate of a graph that is modelled to take so many microseconds: what was measured of its kernels; of kernels
         that were measured with other schedules, and of library calls, the model's estimate, times by how much it was wrong about
-        them; and the model's for the rest, times by how much it was wrong about the kernels that were measured, or else the calls. None where none was.
+        them; and the model's for the rest, times by how much it was wrong about measured kernels, or else calls. None where none
+        was measured.
         """
         found, wrong, calls = 0.0, [], [_error(m, model) for m in self._calls]
         counts = scheduler.library_counts(schedule)

@@ -67,7 +67,7 @@ def test_schedules_that_are_dear_or_left_are_counted(monkeypatch: pytest.MonkeyP
     assert left and found.cutoffs.counts["schedules proposed but not compiled"] == len(left)
     assert found.cutoffs.counts["measured graphs of which no neighbouring schedules were tried"] == len({i for i, _ in wave})
     monkeypatch.setattr(explore, "FAR", 0.0)
-    assert not found._fresh(50)
+    assert not found._fresh(50, 0.0)
     assert found.cutoffs.counts["schedules estimated at more than 0 times the fastest"] == len(left)
 
 

@@ -110,6 +110,21 @@ def test_all_kernels_change_at_once_where_their_times_are_told_apart() -> None:
     assert any(s.kernels == (changed.kernels[0], first.kernels[1]) for s in following)
 
 
+def test_what_is_known_to_be_slower_waits_for_what_may_be_faster() -> None:
+    n = count()
+    found = explorer(parted(1, n - 1), parted(*(1,) * n), sizes=SIZES)
+    first = found.wave(1)
+    ((number, schedule),) = first
+    kernels = len(found._rivals[number].scheduler.parts(schedule))
+    # nothing that the model knows of the other graph makes up for this
+    found.learn({first[0]: timing(0.01)}, {first[0]: [0.01 / kernels] * kernels})
+    slow = timing(50.0)
+    other = next((1 - number, r.first) for i, r in found._rivals.items() if i != number)
+    found.learn({first[0]: timing(0.01), other: slow}, {other: [10.0] * len(found._rivals[1 - number].scheduler.parts(other[1]))})
+    waves = [found.wave(2) for _ in range(3)]
+    assert all(i == number for wave in waves for i, _ in wave)
+
+
 def test_kernels_that_take_no_time_keep_their_schedules() -> None:
     found = explorer(parted(1, count() - 1), sizes=SIZES)
     wave = found.wave(1)

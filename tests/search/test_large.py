@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from inspect import signature
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,7 +27,7 @@ from mirage.kernels.cpu.schedules.scheduler import default_schedule
 from mirage.kernels.target import get_target
 from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.degree import analyze
-from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.graph import MuGraph, Node
 from mirage.results.work import Request
 from mirage.search import jobs, large
 from mirage.search import stream as whole_search
@@ -36,6 +36,8 @@ from mirage.search.checkpoint import Checkpoint
 from mirage.search.cuts import SOURCES
 from mirage.search.large import Found, LargeSearch, is_large
 from mirage.search.options import SearchOptions
+from mirage.search.partitions import Partition, Way
+from mirage.search.pieces import join
 from mirage.search.stream import Search
 from mirage.search.targets import find_targets
 from mirage.search.units import Units
@@ -125,6 +127,34 @@ def test_what_kernels_take_on_the_machine_decides_between_partitions() -> None:
     # the same times again are nothing new
     stream.measured(dict(took))
     assert stream.done
+
+
+def kernels_of(ways: Iterable[Way]) -> set[Node]:
+    return {replace(n, operands=()) for way in ways if way.graph is not None for n in way.graph.kernels}
+
+
+def joined(stream: LargeSearch, partition: Partition) -> MuGraph:
+    return join(stream.program, [(stream.pieces[p], way.graph) for p, way in partition.steps if way.graph is not None])
+
+
+def test_what_is_best_by_measured_kernels_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever pieces are left to search."""
+    _, ap = small("mlp_block")
+    stream = LargeSearch(ap, SIZES, SearchOptions(steps=3000))
+    fresh: list[Partition] = []
+    while not stream.done and not (stream.begun and fresh):
+        stream.advance(0.0)
+        fresh = [p for p in stream.partitions() if structure_key(joined(stream, p)) not in stream.seen]
+    assert fresh and not stream.done
+    wanted = fresh[0]
+    fast = kernels_of(way for _, way in wanted.steps)
+    slow = kernels_of(way for ways in stream.ways.values() for way in ways) - fast
+    # a piece whose search takes long
+    monkeypatch.setattr(stream, "_items", repeat(None))
+    assert not stream.advance(0.0)
+    stream.measured(dict.fromkeys(slow, 1e6) | dict.fromkeys(fast, 1.0))
+    ((graph, *_),) = (item.graphs for item in stream.advance(0.0))
+    assert {replace(n, operands=()) for n in graph.kernels} == fast
 
 
 def test_refused_graphs_are_left_out() -> None:
