@@ -155,14 +155,15 @@ def map_dims(annotation: Annotation, fn: Callable[[Dim], Dim | None]) -> Annotat
 
     match annotation:
         case TensorType(dims, dtype) | PartialTensor(dims, dtype):
-            return tensor_annotation(shape(dims), dtype)
+            new = shape(dims)
+            return annotation if new == dims else tensor_annotation(new, dtype)
         case ShapeType(dims):
             return ShapeType(shape(dims))
         case TupleType(fields):
             return TupleType(tuple(map_dims(f, fn) for f in fields))
         case CallableType(parameters, returns, pure):
-            new = None if parameters is None else tuple(map_dims(p, fn) for p in parameters)
-            return CallableType(new, map_dims(returns, fn), pure)
+            given = None if parameters is None else tuple(map_dims(p, fn) for p in parameters)
+            return CallableType(given, map_dims(returns, fn), pure)
         case DataType(name, arguments):
             return DataType(name, tuple(map_dims(a, fn) for a in arguments))
         case ReferenceType(value):
@@ -261,4 +262,4 @@ def symbols_in(annotation: Annotation) -> set[str]:
 
 def without_symbols(annotation: Annotation, unknown: set[str]) -> Annotation:
     """The annotation in which dims that contain one of these symbols are unknown."""
-    return map_dims(annotation, lambda d: None if symbols_of(d) & unknown else d)
+    return annotation if not unknown else map_dims(annotation, lambda d: None if symbols_of(d) & unknown else d)

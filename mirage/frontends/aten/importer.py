@@ -9,7 +9,6 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils import _pytree as pytree
 
 from mirage.errors import MirageError, UnsupportedNode
 from mirage.frontends.aten import (  # noqa: F401
@@ -222,7 +221,8 @@ class _Importer:
         lowering: Callable[..., Any] | None = LOWERINGS.get(name.removeprefix("aten.").removesuffix(".default"))
         if lowering is None:
             raise UnsupportedNode("it has no lowering")
-        if any(isinstance(x, Traced) and not isinstance(x, GraphTensor) for x in pytree.tree_leaves((args, kwargs))):
+        operands = (self.values[m] for m in n.all_input_nodes)
+        if any(isinstance(x, Traced) and not isinstance(x, GraphTensor) for x in operands):
             raise UnsupportedNode("an operand of it is of an element type that is not computed with")
         returns = annotation_of(value)
         found = lowering(Call(name, trace, returns), *args, **kwargs)

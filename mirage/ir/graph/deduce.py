@@ -113,8 +113,8 @@ def settled(expr: Expr) -> Expr:
     """The expression with the attributes that its operands tell filled in; raises what operators raise."""
     if not isinstance(expr, OpCall) or any(isinstance(a.annotation, NeverType) for a in expr.args):
         return expr
-    attrs = get_operator(expr.op).settle_attrs([a.annotation for a in expr.args], dict(expr.attrs))
-    return replace(expr, attrs=tuple(attrs.items()))
+    attrs = tuple(get_operator(expr.op).settle_attrs([a.annotation for a in expr.args], dict(expr.attrs)).items())
+    return expr if attrs == expr.attrs else replace(expr, attrs=attrs)
 
 
 def _callee(functions: Functions, name: str) -> Function:

@@ -50,7 +50,9 @@ def with_atoms(expr: Expr, fn: Callable[[Atom], Atom]) -> Expr:
     if isinstance(expr, Var | Constant | ShapeValue):
         return fn(expr)
     # the number of operands stays
-    return replace(expr, args=tuple(fn(a) for a in expr.args))  # type: ignore[arg-type]
+    args = tuple(fn(a) for a in expr.args)
+    same = all(a is b for a, b in zip(args, expr.args, strict=True))
+    return expr if same else replace(expr, args=args)  # type: ignore[arg-type]
 
 
 def _map_attr(value: Any, fn: Callable[[Dim], Dim]) -> Any:
