@@ -153,14 +153,16 @@ class Explorer:
         self._races = 0
         self._rivals: dict[int, _Rival] = {}
         self._rankings: dict[Key, Ranking] = {}
-        #: numbers of graphs that are not estimated yet
+        #: numbers of graphs that are not estimated yet; and what was estimated, until more is known
         self._pending: list[int] = []
+        self._estimated: dict[Pair, float] = {}
 
     def add(self, candidates: Sequence[Candidate]) -> None:
         """More graphs. What was measured of one in an earlier run, for these sizes, is known: it is not proposed again. A
         schedule of which nothing was measured is a hint, from another machine: it is proposed first.
         """
         first = len(self.candidates)
+        self._estimated.clear()
         self.candidates += candidates
         numbers = {id(c): i for i, c in enumerate(self.candidates)}
         waiting = [self.candidates[i] for i in (*self._pending, *range(first, len(self.candidates)))]
@@ -260,6 +262,7 @@ class Explorer:
         """Take note of a race, in which the fastest so far took part, if there is one; and of the microseconds that single
         `kernels` of graphs took just after it.
         """
+        self._estimated.clear()
         scores = {pair: score(t) for pair, t in race.items()}
         # the machine may be busier than in the race before
         both = [self.times[pair] / scores[pair] for pair in scores if pair in self.times]
@@ -278,6 +281,7 @@ class Explorer:
         """Forget the time of a pair that is not used."""
         number, _ = pair
         del self.times[pair]
+        self._estimated.clear()
         left = [(us, s) for (j, s), us in self.times.items() if j == number]
         self._rivals[number].best = min(left, key=lambda item: item[0], default=None)
 
@@ -322,7 +326,13 @@ class Explorer:
     def _estimates(self) -> dict[Pair, float]:
         """Microseconds of what the model proposes."""
         otherwise = self._otherwise()
-        return {(i, s): self._estimate(r, s, otherwise) for i, r in self._rivals.items() for s in r.proposals}
+        known = self._estimated
+        found: dict[Pair, float] = {}
+        for i, r in self._rivals.items():
+            for s in r.proposals:
+                found[i, s] = known[i, s] if (i, s) in known else self._estimate(r, s, otherwise)
+        self._estimated = dict(found)
+        return found
 
     # proposals
 

@@ -99,11 +99,17 @@ MI_INLINE mi_vec mi_exp_reduced(mi_vec x, mi_vec low, mi_vec *n)
     return r + r * r * MI_POLY(r, mi_exp_terms);
 }
 
+/* e^r, and n */
+MI_INLINE mi_vec mi_exp_factor(mi_vec x, mi_vec low, mi_vec *n)
+{
+    mi_vec r = mi_exp_rest(x, low, n);
+    return (MI_POLY(r, mi_exp_terms) * r + 1) * r + 1;
+}
+
 MI_INLINE mi_vec mi_exp_sum(mi_vec x, mi_vec low)
 {
-    mi_vec n;
-    mi_vec r = mi_exp_rest(x, low, &n);
-    return mi_scale((MI_POLY(r, mi_exp_terms) * r + 1) * r + 1, n);
+    mi_vec n, factor = mi_exp_factor(x, low, &n);
+    return mi_scale(factor, n);
 }
 
 /* e^x for x up to about 88 (float) or 709 (double), and 0 where that is no normal number: to find such a number takes a processor
@@ -113,8 +119,7 @@ MI_INLINE mi_vec mi_exp_falling(mi_vec x)
     const mi_vec least = mi_broadcast(MI_C(-87.336544, -708.39641));
 #if MI_VEC_BYTES == 64 && MI_CHEAP_MASKS
     mi_vec n;
-    const mi_vec r = mi_exp_rest(x, (mi_vec){0}, &n);
-    const mi_vec y = (MI_POLY(r, mi_exp_terms) * r + 1) * r + 1;
+    const mi_vec y = mi_exp_factor(x, (mi_vec){0}, &n);
     /* lanes that are left out do not slow down the others; 5 is "not less than", also for NaN */
 #if MI_IS_FLOAT
     const unsigned short some = __builtin_ia32_cmpps512_mask(x, least, 5, (unsigned short)-1, 4);

@@ -250,7 +250,7 @@ def emit_matmul(
         for v in (rows, cols)
     ]
     with w.block(f"if ({' && '.join(conditions)})"):
-        printed.rows(" * ".join(_extent(axes, a, looping) for a in order), [])
+        printed.calls(" * ".join(_extent(axes, a, looping) for a in order), [])
     with w.block("else"):
         printed.filled()
 
@@ -263,8 +263,8 @@ class _Printed:
     axes: BlockAxes
     plan: MatmulPlan
     looping: bool
-    row: View
-    col: View
+    rows: View
+    cols: View
     target: View
     accumulate: bool
     streamed: bool
@@ -275,28 +275,28 @@ class _Printed:
         if plan.sums and not self.accumulate:
             around = [a for a in self.target.strides if a in (*plan.loops, plan.m, plan.n)]
             fill(self.w, self.axes, self.looping, self.target, "0", around)
-        self.rows(_extent(self.axes, plan.k, self.looping), plan.sums)
+        self.calls(_extent(self.axes, plan.k, self.looping), plan.sums)
 
-    def rows(self, k: str, sums: Sequence[str]) -> None:
+    def calls(self, k: str, sums: Sequence[str]) -> None:
         """With so many terms, and these sums around it."""
         plan, axes, looping = self.plan, self.axes, self.looping
         m = _extent(axes, plan.m, looping)
-        also = _second_row_axis(axes, plan, looping, self.row, self.col, self.target)
+        also = _second_row_axis(axes, plan, looping, self.rows, self.cols, self.target)
         if also is None or plan.m is None:
-            self._calls(m, plan.m, k, [*plan.loops, *sums])
+            self._in_rows(m, plan.m, k, [*plan.loops, *sums])
             return
         outer, inner = sorted((plan.m, also), key=list(self.target.strides).index)
         step = _extent(axes, inner, looping)
-        adjacent = [f"{v.stride(outer)} == {step} * {v.stride(inner)}" for v in (self.row, self.target)]
+        adjacent = [f"{v.stride(outer)} == {step} * {v.stride(inner)}" for v in (self.rows, self.target)]
         with self.w.block(f"if ({' && '.join(adjacent)})"):
             others = [a for a in plan.loops if a != also]
-            self._calls(f"{_extent(axes, outer, looping)} * {step}", inner, k, [*others, *sums])
+            self._in_rows(f"{_extent(axes, outer, looping)} * {step}", inner, k, [*others, *sums])
         with self.w.block("else"):
-            self._calls(m, plan.m, k, [*plan.loops, *sums])
+            self._in_rows(m, plan.m, k, [*plan.loops, *sums])
 
-    def _calls(self, m: str, inner: str | None, k: str, loops: Sequence[str]) -> None:
+    def _in_rows(self, m: str, inner: str | None, k: str, loops: Sequence[str]) -> None:
         """`m` rows, whose strides are those along `inner`."""
-        plan, w, rows, cols, target = self.plan, self.w, self.row, self.col, self.target
+        plan, w, rows, cols, target = self.plan, self.w, self.rows, self.cols, self.target
         half = "_half" if cols.half else ""
         stream = plan.stream_rows if self.streamed else 0
         mode = "1" if self.accumulate or any(a in plan.sums for a in loops) else "0"
