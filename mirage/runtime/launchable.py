@@ -22,6 +22,7 @@ _LIBRARY: Mapping[str, Callable[..., Launch | None]] = {
     "cpu.grouped_matmul": grouped.prepare,
     "cpu.quantize": quantize.prepare,
     "cpu.quantized_convolution": quantized_convolution.prepare,
+    "onednn.linear": linear.prepare_linear,
 }
 #: what prepares a call for the values in its registers, and which of them these are
 Prepare: TypeAlias = Callable[[Sequence[Any], Slots], "Sequence[Launch] | None"]

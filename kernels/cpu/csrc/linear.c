@@ -2,6 +2,7 @@
  * more rows, a weight may be packed in panels. */
 #define MI_REAL float
 #include "mirage_gemm_block.h"
+#include "mirage_math.h"
 #include "mirage_pool.h"
 
 #include <stdint.h>
@@ -22,17 +23,20 @@
 #define SHARED_WORK (320 * 1024)
 #define SHARED_READ (128 * 1024)
 
+/* Functions of each element of a result. */
+enum { IDENTITY, RELU, GELU, SIGMOID, SILU, TANH };
+
 /* out[i,j] = sum_t x[i,t] w[t,j] + added, for m rows, n columns and k terms, once for every index of the batch dims.
  *
  * Element [i,t] of x is at i * x_row + t * x_term; [t,j] of w at t * w_row + j, or, if it is `transposed`, at j * w_row + t, and
  * then x_term is 1, or, if it is `packed`, where mi_pack put it; [i,j] of out at i * out_row + j. Along batch dim d of `sizes[d]`, each is so many elements further on.
- * `added` is NULL, n numbers for every row, or a tensor laid out as out if it is `whole`; then relu, if it is wanted. */
+ * `added` is NULL, n numbers for every row, or a tensor laid out as out if it is `whole`; `activation` is a function of the sum. */
 typedef struct {
     const mi_real *x, *w, *added;
     mi_real *out;
     ptrdiff_t m, k, n, x_row, x_term, w_row, out_row;
     ptrdiff_t sizes[BATCH_DIMS], x_step[BATCH_DIMS], w_step[BATCH_DIMS], out_step[BATCH_DIMS];
-    int dims, transposed, packed, whole, relu;
+    int dims, transposed, packed, whole, activation;
     int resident; /* w is in the caches, where a call before has read it */
 } products;
 
@@ -40,6 +44,30 @@ typedef struct {
     const products *of;
     ptrdiff_t rows, columns, bands, parts; /* rows and columns per cell, and how many cells lie along them, bands side by side */
 } cells;
+
+MI_INLINE mi_vec activated(mi_vec x, int activation)
+{
+    switch (activation) {
+    case RELU: return mi_select(x < (mi_vec){0}, (mi_vec){0}, x); /* NaN stays */
+    case GELU: return x * mi_fn_gauss_cdf(x);
+    case SIGMOID: return mi_fn_sigmoid(x);
+    case SILU: return x * mi_fn_sigmoid(x);
+    case TANH: return mi_fn_tanh(x);
+    default: return x;
+    }
+}
+
+/* Adds a row to each of m rows of n columns, unless it is NULL, and takes the function of each element. */
+static void finish(mi_real *out, ptrdiff_t out_row, ptrdiff_t m, ptrdiff_t n, const mi_real *row, int activation)
+{
+    for (ptrdiff_t i = 0; i < m; i++, out += out_row) {
+        for (ptrdiff_t j = 0; j < n; j += MI_W) {
+            const int lanes = n - j < MI_W ? (int)(n - j) : MI_W;
+            const mi_vec sum = mi_load_n(out + j, lanes);
+            mi_store_n(out + j, activated(row ? sum + mi_load_n(row + j, lanes) : sum, activation), lanes);
+        }
+    }
+}
 
 static void multiply(void *args, long index, int thread, void *scratch)
 {
@@ -75,13 +103,8 @@ static void multiply(void *args, long index, int thread, void *scratch)
     } else if (p->transposed) mi_gemm_dot(m, p->k, n, x, p->x_row, w, p->w_row, out, p->out_row, p->whole);
     else if (m <= FEW && !p->resident) mi_gemm_stream(m, p->k, n, x, p->x_row, p->x_term, w, p->w_row, out, p->out_row, p->whole);
     else mi_gemm_outer(m, p->k, n, x, p->x_row, p->x_term, w, p->w_row, out, p->out_row, p->whole);
-    const mi_real *bias = p->added && !p->whole ? p->added + from : NULL;
-    for (ptrdiff_t i = 0; i < m && (bias || p->relu); i++) {
-        mi_real *line = out + i * p->out_row;
-        for (ptrdiff_t j = 0; bias && j < n; j++) line[j] += bias[j];
-        /* NaN stays */
-        for (ptrdiff_t j = 0; p->relu && j < n; j++) line[j] = line[j] < 0 ? 0 : line[j];
-    }
+    const mi_real *row_added = p->added && !p->whole ? p->added + from : NULL;
+    if (row_added || p->activation) finish(out, p->out_row, m, n, row_added, p->activation);
 }
 
 /* By `run`, mi_pool_run; its status. */

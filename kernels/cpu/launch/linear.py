@@ -21,8 +21,11 @@ from mirage.kernels.cpu.launch.products import Arranged, Axis, Products, arrange
 from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
 from mirage.kernels.cpu.processor import processor
 
-#: rows up to which these are faster than products of packed weights, ours and others' (`python -m benchmarks.run products`)
-FEW = 4
+#: rows up to which products of weights as they lie are the fastest; and up to which products of panels are faster than oneDNN's
+#: (`python -m benchmarks.run products`)
+FEW, FEWER = 4, 64
+#: functions of the elements of a result, as linear.c numbers them
+_ACTIVATIONS = ("", "relu", "gelu", "sigmoid", "silu", "tanh")
 
 _Arrays = Sequence[np.ndarray]
 _Shape = tuple[int, ...]
@@ -38,10 +41,12 @@ def matmul(
     packed: bool = False,
     bias: bool = False,
     relu: bool = False,
+    activation: str = "",
 ) -> None:
     """What `mirage.kernels.blas.matmul` computes: here where all is float32, else by that.
 
-    `inputs` are its, with the second one's `Panels` behind it if it is `packed`.
+    `inputs` are its, with the second one's `Panels` behind it if it is `packed`. Tensors of float32 may have another `activation`
+    than relu.
 
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory.
     """
@@ -53,7 +58,7 @@ def matmul(
     if found is None:
         return blas.matmul(given, outputs, left=left, right=right, bias=bias, relu=relu)
     products = Products.from_buffer_copy(found.products)
-    products.relu = relu
+    products.activation = _ACTIVATIONS.index("relu" if relu else activation)
     summand = added[0] if bias else None
     if summand is not None and not _fits(products, summand, out):
         # it is added to what is in the result
@@ -86,6 +91,7 @@ def prepare_matmul(
     packed: bool = False,
     bias: bool = False,
     relu: bool = False,
+    activation: str = "",
 ) -> Launch | None:
     """The launch of `matmul` for contiguous tensors like these, inputs and then outputs, and these panels; None where that is
     more than a product.
@@ -102,9 +108,16 @@ def prepare_matmul(
     args = Products.from_buffer_copy(found.products)
     if bias and not (_is_float32(added, ()) and _fits(args, added[0], out)):
         return None
-    args.relu = relu
+    args.activation = _ACTIVATIONS.index("relu" if relu else activation)
     names = [*_exchanged(("x", "w"), found), *["panels"] * packed, *["added"] * bias, "out"]
     return _launch(args, names, panels.array if args.packed and panels else None)
+
+
+def prepare_linear(inputs: Sequence[Any], outputs: _Arrays, **attrs: Any) -> Launch | None:
+    """The same of products with weights that are oneDNN's where rows are many: None then."""
+    (out,) = outputs
+    few = out.size <= FEWER * out.shape[-1]
+    return prepare_matmul(inputs, outputs, **attrs) if few else None
 
 
 def prepare_contraction(

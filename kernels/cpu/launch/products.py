@@ -39,7 +39,7 @@ class Products(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("x", "w", "added", "out")),
         *((name, ctypes.c_ssize_t) for name in ("m", "k", "n", "x_row", "x_term", "w_row", "out_row")),
         *((name, _Steps) for name in ("sizes", "x_step", "w_step", "out_step")),
-        *((name, ctypes.c_int) for name in ("dims", "transposed", "packed", "whole", "relu", "resident")),
+        *((name, ctypes.c_int) for name in ("dims", "transposed", "packed", "whole", "activation", "resident")),
     )
 
     def error(self) -> MirageError:
@@ -120,7 +120,7 @@ def arranged(axes: Sequence[Axis]) -> Arranged | None:
     steps = [_Steps(*step) for step in zip(*batch, strict=True)] if batch else [_Steps()] * 4
     products = Products(
         0, 0, 0, 0, row.size, term.size, column.size, row.x, term.x, w_row, row.out,
-        *steps, len(batch), transposed, False, False, False, bool(batch) and in_caches,
+        *steps, len(batch), transposed, False, False, 0, bool(batch) and in_caches,
     )  # fmt: skip
     return Arranged(products, swapped)
 

@@ -18,12 +18,11 @@ import torch
 
 from mirage.frontends.aten.fallback import to_torch
 from mirage.kernels import blas
+from mirage.kernels.cpu.launch.linear import FEWER
 from mirage.kernels.cpu.launch.linear import matmul as few_rows
 from mirage.kernels.cpu.launch.panels import Panels
 from mirage.runtime.packed import register_library, register_packed
 
-#: rows up to which ours are faster (`python -m benchmarks.run products`)
-FEWER = 64
 #: rows for which oneDNN packs weights: the packed form is one of the fastest for all numbers of rows but 1
 ROWS = 128
 
@@ -74,27 +73,27 @@ def linear(
     """
     x, w, *rest = inputs
     form: PackedWeight | None = rest.pop(0) if packed else None
-    b = to_torch(rest[0]) if bias else None
     transposed = tuple(right) == (1, 0)
     rows, depth, columns = prod(x.shape[:-1]), x.shape[-1], outputs[0].shape[-1]
-    given, out = to_torch(x).reshape(rows, depth), to_torch(outputs[0]).reshape(rows, columns)
-    (name, algorithm), in_place = _ACTIVATIONS[activation]
     if rows <= FEWER and outputs[0].dtype == np.float32:
-        forms = [] if form is None else [form]
-        few_rows([x, w, *forms, *rest], outputs, right=right, packed=packed, bias=bias)
-        in_place(out)
+        given = [x.reshape(rows, depth), w, *([] if form is None else [form]), *rest]
+        out = outputs[0].reshape(rows, columns)
+        few_rows(given, [out], right=right, packed=packed, bias=bias, activation=activation)
         return
+    b = to_torch(rest[0]) if bias else None
+    left, result = to_torch(x).reshape(rows, depth), to_torch(outputs[0]).reshape(rows, columns)
+    (name, algorithm), in_place = _ACTIVATIONS[activation]
     if form is not None and form.tensor is not None:
-        parts = -(-out.nbytes // AT_ONCE)
-        for x_rows, out_rows in zip(given.chunk(parts), out.chunk(parts), strict=True):
+        parts = -(-result.nbytes // AT_ONCE)
+        for x_rows, out_rows in zip(left.chunk(parts), result.chunk(parts), strict=True):
             out_rows.copy_(torch.ops.mkldnn._linear_pointwise(x_rows, form.tensor, b, name, [], algorithm))
         return
     read = to_torch(w).t() if transposed else to_torch(w)
     if b is None:
-        torch.mm(given, read, out=out)
+        torch.mm(left, read, out=result)
     else:
-        torch.addmm(b, given, read, out=out)
-    in_place(out)
+        torch.addmm(b, left, read, out=result)
+    in_place(result)
 
 
 def matmul(

@@ -27,7 +27,7 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("activation", FUNCTIONS)
 @pytest.mark.parametrize("right", [(), (1, 0)])
-@pytest.mark.parametrize("lead", [(0,), (1,), (1, 1), (2,), (5,), (3, 0), (2, 3, 4)])
+@pytest.mark.parametrize("lead", [(), (0,), (1,), (1, 1), (2,), (5,), (3, 0), (2, 3, 4), (5, 13), (5, 17)])
 def test_every_form(lead: tuple[int, ...], right: tuple[int, ...], activation: str) -> None:
     rng = np.random.default_rng(0)
     x, w, c = (rng.standard_normal(s, np.float32) for s in ((*lead, 7), (7, 20), (20,)))
@@ -79,6 +79,7 @@ def test_programs_of_torch_call_no_other_library_of_products() -> None:
 
 def test_large_results_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that the number of parts does not divide, and more parts than rows."""
+    monkeypatch.setattr(products, "FEWER", 0)
     for rows, most in ((7, 200), (2, 8)):
         monkeypatch.setattr(products, "AT_ONCE", most)
         rng = np.random.default_rng(2)
@@ -98,6 +99,7 @@ def test_no_depth() -> None:
 def test_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "_is_available", lambda: False)
     test_every_form((3,), (1, 0), "gelu")
+    test_every_form((70,), (1, 0), "gelu")
     test_no_depth()
 
 
@@ -127,7 +129,8 @@ def test_layers() -> None:
         calls = [i.function for f in graph.executable.program for i in f.code if isinstance(i, CallLibrary)]
         assert calls == ["onednn.linear", "onednn.linear"]
         bound = graph.bind(dict(enumerate(weights)))
-        for shape in ((3, 5, 8), (1, 1, 8), (2, 7, 8)):
+        # the second call of a shape prepares its launches
+        for shape in ((3, 5, 8), (1, 1, 8), (1, 1, 8), (1, 1, 8), (2, 50, 8), (2, 50, 8), (2, 7, 8), (2, 7, 8), (2, 7, 8)):
             x = torch.randn(shape)
             torch.testing.assert_close(bound([x])[0], model(x), rtol=0, atol=1e-5)
         # who writes to a weight says so, and binds anew

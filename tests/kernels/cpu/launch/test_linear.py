@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import special
 
 from mirage.errors import MirageError
 from mirage.kernels.cpu.launch import linear
 from mirage.kernels.cpu.launch import products as module
-from mirage.kernels.cpu.launch.linear import FEW, contraction, matmul, prepare_contraction, prepare_matmul
+from mirage.kernels.cpu.launch.linear import (
+    FEW,
+    FEWER,
+    contraction,
+    matmul,
+    prepare_contraction,
+    prepare_linear,
+    prepare_matmul,
+)
 from mirage.kernels.cpu.launch.memory import address
+from mirage.kernels.cpu.launch.panels import pack
 from mirage.kernels.cpu.launch.rounds import LaunchedRounds
 from tests.kernels.kernels import in_threads
 
@@ -88,6 +99,46 @@ def test_products_as_programs_call_them(case: Any, relu: bool, dtype: str) -> No
     matmul(inputs, [out], left=left, right=right, bias=added is not None, relu=relu)
     tolerance = 0.05 if dtype == "float16" else 1e-5
     np.testing.assert_allclose(out, np.maximum(wanted, 0) if relu else wanted, rtol=tolerance, atol=tolerance)
+
+
+ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "": lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: x * special.ndtr(x),
+    "sigmoid": special.expit,
+    "silu": lambda x: x * special.expit(x),
+    "tanh": np.tanh,
+}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations(activation: str) -> None:
+    rng = np.random.default_rng(8)
+    for rows, k, n in ((1, 30, 100), (7, 5, 33), (40, 9, 16)):
+        x, w, b = (3 * rng.standard_normal(s, np.float32) for s in ((rows, k), (k, n), (n,)))
+        x[-1, 0] = np.nan
+        for form in ([], [pack(w)]):
+            out = np.full((rows, n), np.inf, np.float32)
+            given: list[Any] = [x, w, *form, b]
+            options: Any = {"packed": bool(form), "bias": True, "activation": activation}
+            matmul(given, [out], **options)
+            wanted = ACTIVATIONS[activation](x.astype(np.float64) @ w + b)
+            np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-4)
+            launch = prepare_linear(given, [out], **options)
+            assert launch is not None
+            out[...] = np.inf
+            tensors = [x, w, *([x] if form else []), b, out]
+            rounds = LaunchedRounds([[(launch, range(len(tensors)))]], np.zeros((), np.int64), len(tensors))
+            rounds.tensors[:] = [address(a) for a in tensors]
+            assert rounds.run_first() is None
+            np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_many_rows_are_left_to_onednn() -> None:
+    w = np.ones((3, 2), np.float32)
+    for rows in (FEWER, FEWER + 1):
+        x, out = np.ones((rows, 3), np.float32), np.ones((rows, 2), np.float32)
+        assert (prepare_linear([x, w], [out], activation="tanh") is not None) == (rows == FEWER)
 
 
 def test_nothing_to_sum_and_no_rows() -> None:
