@@ -1,5 +1,5 @@
-/* Products of matrices as they lie, one or a batch of them, and what is added to them; a call of few rows reads a weight once. With
- * more rows, a weight may be packed in panels. */
+/* Products of matrices as they lie, one or a batch of them, and what is added to them; a call of few rows reads a weight once.
+ * With more rows, a weight may be packed in panels. */
 #define MI_REAL float
 #include "mirage_gemm_block.h"
 #include "mirage_math.h"
@@ -29,8 +29,9 @@ enum { IDENTITY, RELU, GELU, SIGMOID, SILU, TANH };
 /* out[i,j] = sum_t x[i,t] w[t,j] + added, for m rows, n columns and k terms, once for every index of the batch dims.
  *
  * Element [i,t] of x is at i * x_row + t * x_term; [t,j] of w at t * w_row + j, or, if it is `transposed`, at j * w_row + t, and
- * then x_term is 1, or, if it is `packed`, where mi_pack put it; [i,j] of out at i * out_row + j. Along batch dim d of `sizes[d]`, each is so many elements further on.
- * `added` is NULL, n numbers for every row, or a tensor laid out as out if it is `whole`; `activation` is a function of the sum. */
+ * then x_term is 1, or, if it is `packed`, where mi_pack put it; [i,j] of out at i * out_row + j. Along batch dim d of
+ * `sizes[d]`, each is so many elements further on. `added` is NULL, n numbers for every row, or a tensor laid out as out if it is
+ * `whole`; `activation` is a function of the sum. */
 typedef struct {
     const mi_real *x, *w, *added;
     mi_real *out;
@@ -161,8 +162,8 @@ static void pack_panel(void *args, long index, int thread, void *scratch)
 /* The columns of a panel. */
 long mi_panel(void) { return PANEL; }
 
-/* out[ceil(n / PANEL)][k][PANEL]: the columns of w, as it is in `products`, in panels, the last of which is filled up with zeros. By
- * `run`, mi_pool_run; its status. */
+/* out[ceil(n / PANEL)][k][PANEL]: the columns of w, as it is in `products`, in panels, the last of which is filled up with zeros.
+ * By `run`, mi_pool_run; its status. */
 int mi_pack(packing *p, mi_pool_run_fn *run, int n_threads)
 {
     return run(pack_panel, p, (p->n + PANEL - 1) / PANEL, n_threads, 0);
