@@ -276,7 +276,9 @@ void mi_gemm_outer_parts(
 #endif
 
 /* Of y that is a panel already, no copy is made: while its first rows are multiplied, those that come next are fetched, evenly, so
- * that nothing waits for memory. */
+ * that nothing waits for memory. It is read in order, and comes from the second-level cache in time, so that sums stay in registers
+ * for more of its rows than the first one holds. */
+#define MI_PANEL_DEPTH 1024
 static void mi_outer_panel(
     ptrdiff_t m, ptrdiff_t k, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y, mi_real *o, ptrdiff_t os_m,
     int accumulate)
@@ -284,7 +286,7 @@ static void mi_outer_panel(
     const ptrdiff_t n = MI_BLOCK_VECTORS * MI_W;
     ptrdiff_t k0 = 0;
     do {
-        const ptrdiff_t kc = k - k0 < MI_PANEL_ROWS ? k - k0 : MI_PANEL_ROWS;
+        const ptrdiff_t kc = k - k0 < MI_PANEL_DEPTH ? k - k0 : MI_PANEL_DEPTH;
         const char *next = (const char *)(y + (k0 + kc) * n);
         mi_block_args a = {
             kc, x + k0 * xs_k, xs_m, xs_k, y + k0 * n, n, o, os_m, MI_BLOCK_ROWS, MI_W, accumulate || k0 > 0, next};

@@ -23,7 +23,7 @@ from mirage.kernels.cpu.processor import processor
 
 #: rows up to which products of weights as they lie are the fastest; and up to which products of panels are faster than oneDNN's
 #: (`python -m benchmarks.run products`)
-FEW, FEWER = 4, 64
+FEW, FEWER = 4, 128
 #: functions of the elements of a result, as linear.c numbers them
 _ACTIVATIONS = ("", "relu", "gelu", "sigmoid", "silu", "tanh")
 
