@@ -83,8 +83,12 @@ class KernelTimes:
         that were measured with other schedules, and of library calls, the model's estimate, times by how much it was wrong about
         them; and the model's for the rest, times by how much it was wrong about measured kernels, or else calls. None where none
         was measured.
+
+        A kernel that took far longer than modelled may have had a bad schedule, or be slow with any: the model is taken to be as
+        wrong about its other schedules as the geometric mean of what it was about this one and is usually.
         """
         found, wrong, calls = 0.0, [], [_error(m, model) for m in self._calls]
+        usual = median(_error(m, model) for m in self._best.values()) if self._best else 1.0
         counts = scheduler.library_counts(schedule)
         if calls and counts.any():
             own = 1e-3 * float(model.ns(counts))
@@ -97,7 +101,7 @@ class KernelTimes:
             here = self._measured.get(_setting(numbers, part), {}).get(part[1])
             own = 1e-3 * float(model.ns(scheduler.part_counts(part)))
             wrong.append(_error(best, model))
-            found += here.us if here is not None else own * wrong[-1]
+            found += here.us if here is not None else own * math.sqrt(usual * wrong[-1])
             modelled -= own
         return found + max(modelled, 0.0) * median(wrong or calls) if found else None
 

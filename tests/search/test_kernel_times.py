@@ -61,6 +61,18 @@ def test_graphs_that_share_kernels_share_their_times() -> None:
     assert all(node.operands == () for node in times.fastest())
 
 
+def test_one_bad_schedule_says_little_of_others() -> None:
+    times, model, graph = KernelTimes(), CostModel(MACHINE), scheduler(parted(*(1,) * count()))
+    numbers, first, other = times.numbers(graph), graph.first(), halves(graph.first())
+    modelled = [1e-3 * float(model.ns(graph.part_counts(part))) for part in graph.parts(first)]
+    # the model is right, but for the first kernel, which takes 100 times as long
+    us = [100 * modelled[0], *modelled[1:]]
+    times.learn(graph, numbers, first, us, sum(us))
+    expected = [1e-3 * float(model.ns(graph.part_counts(part))) for part in graph.parts(other)]
+    found = times.us(graph, numbers, other, model, sum(expected))
+    assert found == pytest.approx(10 * expected[0] + sum(expected[1:]))
+
+
 def test_each_kernel_is_taken_as_it_was_fastest() -> None:
     times, graph = KernelTimes(), scheduler(parted(1, count() - 1))
     numbers = times.numbers(graph)
