@@ -57,8 +57,8 @@ def races(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold, "in_both_states", lambda *_: {})
     monkeypatch.setattr(tune, "keep", lambda *_: None)
     monkeypatch.setattr(explore, "FAR", 1e6)
-    # the halved one is not among the first four
-    monkeypatch.setattr(tune, "MAX_KERNELS", 8)
+    # on another machine, the halved one may come late
+    monkeypatch.setattr(tune, "MAX_KERNELS", 32)
     monkeypatch.setattr(versions, "FAR", 1e6)
 
 
