@@ -12,7 +12,7 @@ The operand itself stays: functions may read it where that is faster.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -48,18 +48,11 @@ def run(module: Module, context: Context) -> Module:
     r = Rewriter(main, module.functions)
     for b in main.bindings:
         call = b.value
-        if not isinstance(call, LibraryCall) or call.function not in PACKED or dict(call.attrs).get("packed"):
+        weight = _packable(call, constants, main.name, context) if isinstance(call, LibraryCall) else None
+        if not isinstance(call, LibraryCall) or weight is None:
             r.keep(b)
             continue
         pack, shared = PACKED[call.function]
-        weight = call.args[1]
-        if not isinstance(weight, Constant) and weight not in constants:
-            r.keep(b)
-            continue
-        assert isinstance(weight, Constant | Var)
-        if call.function == "blas.matmul" and not _reads_panels(call, weight, main.name, context):
-            r.keep(b)
-            continue
         attrs = tuple(pair for pair in call.attrs if pair[0] in shared)
         key = weight, pack, attrs
         if key not in packings:
@@ -74,6 +67,17 @@ def run(module: Module, context: Context) -> Module:
     builder.add(r.finish(attrs=main.attrs if PREPARE in main.attr else (*main.attrs, (PREPARE, prepare.name))))
     context.constants = (*context.constants, *(p.name for p in packings.values()))
     return builder.finish(module.main)
+
+
+def _packable(call: LibraryCall, constants: Collection[Var], function: str, context: Context) -> Constant | Var | None:
+    """The weight of a call that is to read it packed, and does not yet; None where there is none."""
+    if call.function not in PACKED or dict(call.attrs).get("packed"):
+        return None
+    weight = call.args[1]
+    if not isinstance(weight, Constant) and weight not in constants:
+        return None
+    assert isinstance(weight, Constant | Var)
+    return weight if call.function != "blas.matmul" or _reads_panels(call, weight, function, context) else None
 
 
 def _reads_panels(call: LibraryCall, weight: Constant | Var, function: str, context: Context) -> bool:

@@ -53,9 +53,8 @@ class PackedWeight(Panels):
         return torch.ops.mkldnn._reorder_linear_weight(w if self.transposed else w.t().contiguous(), ROWS)
 
 
-def pack(w: np.ndarray, *, right: Sequence[int] = ()) -> PackedWeight:
-    """The packed forms of a weight [depth, columns] of float32, or [columns, depth] where `right` is (1, 0)."""
-    return PackedWeight(np.ascontiguousarray(w), tuple(right) == (1, 0))
+#: what programs pack weights with
+pack = PackedWeight.of
 
 
 def linear(
