@@ -35,15 +35,6 @@ MI_INLINE mi_windows mi_windows_of(const ptrdiff_t *sizes)
     return c;
 }
 
-#define MI_EVEN_(l, h) (2 * (l) + (h))
-
-/* The elements p[0], p[2], ... of a vector; nothing behind the last of them is read. */
-MI_INLINE mi_vec mi_load_even(const mi_real *p)
-{
-    const mi_vec a = mi_load(p), b = mi_load_n(p + MI_W, MI_W - 1);
-    return __builtin_shufflevector(a, b, MI_LANES(MI_EVEN_, 0));
-}
-
 /* to[i] = from[i * step] for i < n. */
 MI_INLINE void mi_copy_every(mi_real *to, const mi_real *from, ptrdiff_t step, ptrdiff_t n)
 {
@@ -54,7 +45,7 @@ MI_INLINE void mi_copy_every(mi_real *to, const mi_real *from, ptrdiff_t step, p
         return;
     }
     if (step == 2) {
-        for (; i + MI_W <= n; i += MI_W) mi_store(to + i, mi_load_even(from + 2 * i));
+        for (; i + MI_W <= n; i += MI_W) mi_store(to + i, mi_load_strided(from + 2 * i, 2));
     }
     for (; i < n; i++) to[i] = from[i * step];
 }

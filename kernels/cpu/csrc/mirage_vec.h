@@ -178,9 +178,38 @@ MI_INLINE void mi_store_mask(mi_real *p, mi_vec v, mi_mask n)
 MI_INLINE mi_vec mi_load_n(const mi_real *p, int n) { return mi_load_mask(p, mi_mask_n(n)); }
 MI_INLINE void mi_store_n(mi_real *p, mi_vec v, int n) { mi_store_mask(p, v, mi_mask_n(n)); }
 
+/* f(l, h) for each lane l, and f(h) for each bit h of their indices, the highest first */
+#if MI_W == 16
+#define MI_LANES(f, h) \
+    f(0, h), f(1, h), f(2, h), f(3, h), f(4, h), f(5, h), f(6, h), f(7, h), f(8, h), f(9, h), f(10, h), f(11, h), \
+        f(12, h), f(13, h), f(14, h), f(15, h)
+#define MI_BITS(f) f(8) f(4) f(2) f(1)
+#elif MI_W == 8
+#define MI_LANES(f, h) f(0, h), f(1, h), f(2, h), f(3, h), f(4, h), f(5, h), f(6, h), f(7, h)
+#define MI_BITS(f) f(4) f(2) f(1)
+#elif MI_W == 4
+#define MI_LANES(f, h) f(0, h), f(1, h), f(2, h), f(3, h)
+#define MI_BITS(f) f(2) f(1)
+#else
+#define MI_LANES(f, h) f(0, h), f(1, h)
+#define MI_BITS(f) f(1)
+#endif
+
+#define MI_EVEN_(l, h) (2 * (l) + (h))
+
+/* Lane i from p[2 * i] for i < n; nothing behind the last of them is read. */
+MI_INLINE mi_vec mi_load_even_n(const mi_real *p, int n)
+{
+    const int elements = 2 * n - 1, first = elements < MI_W ? elements : MI_W;
+    const mi_vec a = first < MI_W ? mi_load_n(p, first) : mi_load(p);
+    const mi_vec b = elements > MI_W ? mi_load_n(p + MI_W, elements - MI_W) : (mi_vec){0};
+    return __builtin_shufflevector(a, b, MI_LANES(MI_EVEN_, 0));
+}
+
 /* Lane i from p[i * stride]; stride counts elements. */
 MI_INLINE mi_vec mi_load_strided(const mi_real *p, ptrdiff_t stride)
 {
+    if (__builtin_constant_p(stride) && stride == 2) return mi_load_even_n(p, MI_W);
     mi_real lanes[MI_W];
     MI_UNROLL for (int i = 0; i < MI_W; i++) lanes[i] = p[i * stride];
     return mi_load(lanes);
@@ -188,6 +217,7 @@ MI_INLINE mi_vec mi_load_strided(const mi_real *p, ptrdiff_t stride)
 
 MI_INLINE mi_vec mi_load_strided_n(const mi_real *p, ptrdiff_t stride, int n)
 {
+    if (__builtin_constant_p(stride) && stride == 2) return mi_load_even_n(p, n);
     mi_real lanes[MI_W] = {0};
     for (int i = 0; i < n; i++) lanes[i] = p[i * stride];
     return mi_load(lanes);
@@ -236,22 +266,6 @@ MI_INLINE mi_divisor mi_divisor_of(mi_vec y)
 MI_INLINE mi_vec mi_quotient(mi_vec x, mi_divisor y) { return x * y.inverse * y.scale; }
 
 /* ---- horizontal reductions: butterfly over lanes whose indices differ in one bit h ---- */
-
-#if MI_W == 16
-#define MI_LANES(f, h) \
-    f(0, h), f(1, h), f(2, h), f(3, h), f(4, h), f(5, h), f(6, h), f(7, h), f(8, h), f(9, h), f(10, h), f(11, h), \
-        f(12, h), f(13, h), f(14, h), f(15, h)
-#define MI_BITS(f) f(8) f(4) f(2) f(1)
-#elif MI_W == 8
-#define MI_LANES(f, h) f(0, h), f(1, h), f(2, h), f(3, h), f(4, h), f(5, h), f(6, h), f(7, h)
-#define MI_BITS(f) f(4) f(2) f(1)
-#elif MI_W == 4
-#define MI_LANES(f, h) f(0, h), f(1, h), f(2, h), f(3, h)
-#define MI_BITS(f) f(2) f(1)
-#else
-#define MI_LANES(f, h) f(0, h), f(1, h)
-#define MI_BITS(f) f(1)
-#endif
 
 #define MI_KEEP_(l, h) (((l) & (h)) ? MI_W + (l) : (l))
 #define MI_SWAP_(l, h) (((l) & (h)) ? MI_W + ((l) ^ (h)) : ((l) ^ (h)))

@@ -10,6 +10,9 @@ from mirage.ir.loops.scalars import Loop, Scalar
 from mirage.ir.loops.simplify import Affine, is_index
 from mirage.ir.loops.traverse import loops_of, reads_of
 
+#: elements of a row of a window, at most, whose sums are better made side by side
+WINDOW = 8
+
 
 def step(index: Scalar, loop: str) -> Dim | None:
     """The dim by which an index grows in each iteration of a loop; None if it does so in another way."""
@@ -38,10 +41,25 @@ def last_long(shape: tuple[Dim, ...]) -> int:
     return max((k for k, d in enumerate(shape) if d != 1), default=-1)
 
 
+def _slides(stage: TensorExpr, loop: str) -> bool:
+    """Whether a reduction is one of short windows that a loop moves along memory, as those of a pooling."""
+    _, size = stage.reduce[-1]
+    extent = stage.extents[loop]
+    if not size.is_Integer or size > WINDOW or (extent.is_Integer and extent < size):
+        return False
+    moving = [[step(i, loop) for i in r.index] for r in reads_of(stage.body) if loop in loops_of(r)]
+    return bool(moving) and all(
+        last is not None and last.is_Integer and last > 0 and all(s == 0 for s in outer) for *outer, last in moving
+    )
+
+
 def along_output(stage: TensorExpr) -> bool:
     """Whether a reduction is vectorized along its last output loop rather than its last reduction loop."""
     k = last_long(stage.shape)
-    return k >= 0 and _votes(stage.body, stage.loops[k]) > _votes(stage.body, stage.reduce[-1][0])
+    if k < 0:
+        return False
+    last = stage.loops[k]
+    return _votes(stage.body, last) > _votes(stage.body, stage.reduce[-1][0]) or _slides(stage, last)
 
 
 def strides_through(stage: TensorExpr) -> bool:

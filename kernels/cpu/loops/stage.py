@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 
 import sympy
@@ -10,7 +10,7 @@ import sympy
 from mirage.ir.loops.interpret import identity
 from mirage.ir.loops.program import TensorExpr
 from mirage.ir.loops.scalars import COMPARISONS, Binary, Loop, Read, Scalar, Select, constant, logical_and
-from mirage.ir.loops.simplify import Affine, is_index, resolve
+from mirage.ir.loops.simplify import Affine, is_index, nonnegative, resolve
 from mirage.ir.loops.traverse import loops_of, reads_of, walk
 from mirage.kernels.cpu.emit.writer import Writer
 from mirage.kernels.cpu.loops.access import along_output
@@ -98,26 +98,12 @@ class StageEmitter:
 
     def _condition(self, body: Scalar, loop: str) -> tuple[Scalar, Scalar, bool] | None:
         """A comparison that chooses by the loop's index: it, the index from which on it changes, whether it holds below."""
-        for s in walk(body):
-            if not isinstance(s, Select) or loop not in loops_of(s.condition):
-                continue
-            for c in walk(s.condition):
-                if not (isinstance(c, Binary) and c.op in COMPARISONS and is_index(c.left) and is_index(c.right)):
-                    continue
-                affine = Affine.of(c.left).plus(Affine.of(c.right).scaled(sympy.Integer(-1)))
-                step = affine.terms.get(Loop(loop))
-                rest = Affine({a: k for a, k in affine.terms.items() if a is not Loop(loop)}, affine.const)
-                if step not in (1, -1) or any(loop in loops_of(a) for a in rest.terms) or c.op in ("eq", "ne"):
-                    continue
-                if any(reads_of(a) for a in rest.terms):
-                    continue
-                # below `point`: loop < point, where loop + rest < 0 or rest - loop > 0
-                inclusive = c.op in (("le", "gt") if step == 1 else ("lt", "ge"))
-                point = rest.scaled(sympy.Integer(-1)) if step == 1 else rest
-                if inclusive:
-                    point = point.plus(Affine({}, sympy.Integer(1)))
-                below = c.op in (("lt", "le") if step == 1 else ("gt", "ge"))
-                return c, point.scalar(), below
+        for c, least in _choices(body, loop):
+            step, rest = least.terms[Loop(loop)], _without(least, loop)
+            if step == 1:
+                return c, rest.scaled(sympy.Integer(-1)).scalar(), False
+            if step == -1:
+                return c, rest.plus(Affine({}, sympy.Integer(1))).scalar(), True
         return None
 
     def _invariants(self, body: Scalar, loop: str) -> Env:
@@ -333,7 +319,10 @@ class StageEmitter:
         """Elements along the last output loop at once, each vector of them with a result of its own."""
         w, combiner = self.w, self.stage.combiner
         *outer, loop = self.tile
-        body = self.stage.body
+        body: Scalar = self.stage.body
+        inside: list[Affine] = []
+        if not self.x.vectorizable(body, loop):
+            body, inside = self._inside(loop)
         fits = self._vector_target(loop) and combiner in _VECTOR_COMBINE and body.dtype == self.frame.real
         if not fits or not self.x.vectorizable(body, loop):
             self._loops(self.tile, self._reduce_plainly)
@@ -343,8 +332,12 @@ class StageEmitter:
         reduce = [r for r, _ in self.stage.reduce]
 
         def columns() -> None:
-            first, last = self._range(loop)
+            first, end = self._range(loop)
             w.line(f"long {i} = {first};")
+            begin, last = self._inner_range(inside, loop, first, end)
+            if begin != first:
+                with w.block(f"for (; {i} < {begin}; {i}++)"):
+                    self._reduce_plainly()
             with w.block(f"for (; {i} + MI_PARTS * MI_W <= {last}; {i} += MI_PARTS * MI_W)"):
                 w.line("mi_vec parts[MI_PARTS];")
                 w.line(f"{_EACH_PART} parts[part] = mi_broadcast({initial});")
@@ -370,5 +363,70 @@ class StageEmitter:
 
                 self._loops(reduce, rest)
                 self.x.store(self.target, self.index, "total", w, {}, "lanes")
+            if last != end:
+                with w.block(f"for ({i} = {last}; {i} < {end}; {i}++)"):
+                    self._reduce_plainly()
 
         self._loops(outer, columns)
+
+    def _inside(self, loop: str) -> tuple[Scalar, list[Affine]]:
+        """The body of a reduction where each choice by an output loop's index is the same for all elements reduced, that of an
+        element within the tensor; and what is at least 0 there.
+        """
+        body, found = self.stage.body, []
+        while choice := next(((c, a) for c, a in map(self._for_all, _choices(body, loop)) if a is not None), None):
+            found.append(choice[1])
+            body = resolve(body, choice[0], True)
+        return body, found
+
+    def _for_all(self, choice: tuple[Binary, Affine]) -> tuple[Binary, Affine | None]:
+        """A choice, and its index expression where it is least among all elements reduced; None where that is not known."""
+        c, a = choice
+        for r, extent in self.stage.reduce:
+            factor = a.terms.get(Loop(r), sympy.Integer(0))
+            if not nonnegative(factor):
+                if not nonnegative(-factor):
+                    return c, None
+                a = a.plus(Affine({}, factor * (extent - 1)))
+            a = _without(a, r)
+        reduced = {r for r, _ in self.stage.reduce}
+        return c, None if any(reduced & loops_of(t) for t in a.terms) else a
+
+    def _inner_range(self, least: Sequence[Affine], loop: str, first: str, last: str) -> tuple[str, str]:
+        """Print the part of a loop's range in which these are at least 0: C text of where it begins and ends."""
+        for a in least:
+            factor, rest = a.terms[Loop(loop)], _without(a, loop)
+            text = self.x.scalar(rest.scalar(), self.w, {})
+            at = self.frame.local("at")
+            if factor > 0:
+                self.w.line(f"const long {at} = mi_clamp(-mi_floordiv64({text}, {factor}), {first}, {last});")
+                first = at
+            else:
+                self.w.line(f"const long {at} = mi_clamp(mi_floordiv64({text}, {-factor}) + 1, {first}, {last});")
+                last = at
+        return first, last
+
+
+def _without(a: Affine, loop: str) -> Affine:
+    return Affine({t: k for t, k in a.terms.items() if t is not Loop(loop)}, a.const)
+
+
+def _choices(body: Scalar, loop: str) -> Iterator[tuple[Binary, Affine]]:
+    """The comparisons that choose by a number of times a loop's index, each with what is at least 0 where it holds."""
+    for s in walk(body):
+        if not isinstance(s, Select) or loop not in loops_of(s.condition):
+            continue
+        for c in walk(s.condition):
+            if not (isinstance(c, Binary) and c.op in COMPARISONS and is_index(c.left) and is_index(c.right)):
+                continue
+            if c.op in ("eq", "ne"):
+                continue
+            below, above = (c.left, c.right) if c.op in ("lt", "le") else (c.right, c.left)
+            less = Affine.of(below).scaled(sympy.Integer(-1))
+            least = Affine.of(above).plus(less).plus(Affine({}, sympy.Integer(-1 if c.op in ("lt", "gt") else 0)))
+            rest = _without(least, loop).terms
+            step = least.terms.get(Loop(loop))
+            if step is None or not step.is_Integer:
+                continue
+            if not any(loop in loops_of(t) or reads_of(t) for t in rest):
+                yield c, least
