@@ -35,19 +35,22 @@ MI_INLINE mi_windows mi_windows_of(const ptrdiff_t *sizes)
     return c;
 }
 
+MI_INLINE void mi_copy_by(const ptrdiff_t STEP, mi_real *to, const mi_real *from, ptrdiff_t n)
+{
+    ptrdiff_t i = 0;
+    for (; i + MI_W <= n; i += MI_W) mi_store(to + i, STEP == 1 ? mi_load(from + i) : mi_load_strided(from + i * STEP, STEP));
+    if (i == n) return;
+    const int rest = (int)(n - i);
+    mi_store_n(to + i, STEP == 1 ? mi_load_n(from + i, rest) : mi_load_strided_n(from + i * STEP, STEP, rest), rest);
+}
+
 /* to[i] = from[i * step] for i < n. */
 MI_INLINE void mi_copy_every(mi_real *to, const mi_real *from, ptrdiff_t step, ptrdiff_t n)
 {
-    ptrdiff_t i = 0;
-    if (step == 1) {
-        for (; i + MI_W <= n; i += MI_W) mi_store(to + i, mi_load(from + i));
-        if (i < n) mi_store_n(to + i, mi_load_n(from + i, (int)(n - i)), (int)(n - i));
-        return;
-    }
-    if (step == 2) {
-        for (; i + MI_W <= n; i += MI_W) mi_store(to + i, mi_load_strided(from + 2 * i, 2));
-    }
-    for (; i < n; i++) to[i] = from[i * step];
+    if (step == 1) mi_copy_by(1, to, from, n);
+    else if (step == 2) mi_copy_by(2, to, from, n);
+    else if (step == 4) mi_copy_by(4, to, from, n);
+    else for (ptrdiff_t i = 0; i < n; i++) to[i] = from[i * step];
 }
 
 /* The places j of `count` from place `from` on whose element `from * step + j * step + shift` is within n: *first to the result. */
