@@ -1,7 +1,7 @@
 /* Convolutions of tensors with zeros around them. Those of several channels are products: patches are laid out as the columns of
  * a panel, some rows at a time, in a thread's own memory, and weights are packed in the order of the register blocks.
  */
-#include "mirage_convolution.h"
+#include "mirage_winograd.h"
 
 /* Sums as they are stored: plus the bias of their output and what else is added, between the bounds. NaN stays NaN. */
 struct mi_finish {
@@ -45,12 +45,20 @@ MI_INLINE void mi_lay_row(const mi_windows *c, mi_real *to, const mi_real *from,
 #define ROWS 256                          /* of a panel: elements of a window, in the second-level cache */
 #define COLUMNS MI_COLUMNS
 #define OUTPUTS 32                        /* of a cell at least, so that laying out columns is the smaller part of it */
+#define CHANNELS 128                      /* of tiles that are laid out at a time */
+#define LAID 16                           /* of them, side by side, as elements, in the first-level cache */
+#define STORED 8                          /* outputs of tiles that are stored at a time */
+#define MOST 128                          /* outputs of tiles, whose results are all kept until the last channel */
+#define LEAST 16                          /* channels and outputs from which on tiles are worth being laid out */
 #define FEW 4                             /* outputs of one channel that are no product */
+
+/* How weights are read: as they are, channel by channel, or packed, as the windows have them or as tiles do. */
+enum { SINGLE, WINDOWS, TILES };
 
 typedef struct {
     mi_windows c;
-    ptrdiff_t positions, depth, columns; /* places of an image, elements of a window; places of all images */
-    ptrdiff_t tiles, parts, part;        /* cells along the columns and the outputs; outputs per cell */
+    ptrdiff_t positions, depth, columns;  /* places of an image, elements of a window; places of all images */
+    ptrdiff_t tiles, width, parts, part; /* cells along the columns and the outputs; columns and outputs per cell */
 } products;
 
 typedef struct {
@@ -123,6 +131,21 @@ static void (*const blocks[][MI_BLOCK_VECTORS])(const block *) = {
 #endif
 };
 
+MI_INLINE ptrdiff_t vectors_of(ptrdiff_t n) { return (n + MI_W - 1) / MI_W; }
+
+/* Rows of sums of `outputs` outputs, from the first one on as `b` says, with weights of `depth` terms, from term `row` on. */
+static void sum_outputs(block b, const mi_real *w, ptrdiff_t depth, ptrdiff_t row, ptrdiff_t outputs, int vectors)
+{
+    for (ptrdiff_t o = 0; o < outputs;) {
+        const ptrdiff_t more = outputs - o, mr = mi_output_rows(more);
+        const int log = mr == 8 ? 3 : mr == 4 ? 2 : mr == 2;
+        b.w = w + o * depth + row * mr;
+        b.rows = (int)(more < mr ? more : mr);
+        blocks[log][vectors - 1](&b);
+        b.o += mr * b.os, b.at += mr * b.os, b.output += mr, o += mr;
+    }
+}
+
 /* The columns of a cell of several images, as they are stored: each run of an image by itself. */
 static void store(const products *p, const mi_real *from, ptrdiff_t group, ptrdiff_t first, ptrdiff_t outputs, ptrdiff_t column, ptrdiff_t count)
 {
@@ -149,10 +172,10 @@ static void cell(void *args, long index, int thread, void *scratch)
     const products *p = args;
     const mi_windows *c = &p->c;
     const ptrdiff_t part = index % p->parts, tile = index / p->parts % p->tiles, group = index / (p->parts * p->tiles);
-    const ptrdiff_t column = tile * COLUMNS, rest = p->columns - column, count = rest < COLUMNS ? rest : COLUMNS;
+    const ptrdiff_t column = tile * p->width, rest = p->columns - column, count = rest < p->width ? rest : p->width;
     const ptrdiff_t first = part * p->part, left = c->outputs - first, outputs = left < p->part ? left : p->part;
     const ptrdiff_t image = column / p->positions, place = column % p->positions;
-    const int vectors = (int)((count + MI_W - 1) / MI_W), together = place + count <= p->positions;
+    const int vectors = (int)vectors_of(count), together = place + count <= p->positions;
     const ptrdiff_t at = ((image * c->groups + group) * c->outputs + first) * p->positions + place;
     const mi_real *x = c->x + group * c->channels * (c->in[0] * c->in[1] * c->in[2]);
     const mi_real *w = c->w + (group * mi_packed_outputs(c->outputs) + first) * p->depth;
@@ -163,50 +186,131 @@ static void cell(void *args, long index, int thread, void *scratch)
         const ptrdiff_t rows = p->depth - row < ROWS ? p->depth - row : ROWS;
         const int last = row + rows == p->depth;
         mi_lay_out_panel(c, x, runs, n_runs, row, rows, vectors * MI_W, 0, panel);
-        for (ptrdiff_t o = 0; o < outputs;) {
-            const ptrdiff_t more = outputs - o, mr = mi_output_rows(more);
-            const int log = mr == 8 ? 3 : mr == 4 ? 2 : mr == 2;
-            const block b = {
-                .k = rows, .w = w + o * p->depth + row * mr, .y = panel,
-                .o = together ? c->finish->out + at + o * p->positions : aside + o * COLUMNS,
-                .os = together ? p->positions : COLUMNS, .output = group * c->outputs + first + o,
-                .at = at + o * p->positions, .rows = (int)(more < mr ? more : mr), .tail = (int)(count - (vectors - 1) * MI_W),
-                .accumulate = row > 0, .finish = together && last ? c->finish : NULL,
-            };
-            blocks[log][vectors - 1](&b);
-            o += mr;
-        }
+        const block b = {
+            .k = rows, .y = panel, .o = together ? c->finish->out + at : aside, .os = together ? p->positions : COLUMNS,
+            .output = group * c->outputs + first, .at = at, .tail = (int)(count - (vectors - 1) * MI_W), .accumulate = row > 0,
+            .finish = together && last ? c->finish : NULL,
+        };
+        sum_outputs(b, w, p->depth, row, outputs, vectors);
     }
     if (!together) store(p, aside, group, first, outputs, column, count);
 }
 
-/* A convolution's weights w[groups * outputs, channels, taps] as `mi_convolution` reads them; returns their elements, and writes
- * them where `to` is not NULL. */
-ptrdiff_t mi_convolution_pack(
-    ptrdiff_t groups, ptrdiff_t outputs, ptrdiff_t channels, ptrdiff_t taps, const mi_real *w, mi_real *to)
+/* The places of tiles of one output, as they are stored. */
+static void store_tiles(
+    const mi_windows *c, const mi_run_of_places *runs, int n_runs, const mi_real *places, ptrdiff_t width, ptrdiff_t output)
 {
-    const ptrdiff_t depth = channels * taps;
-    if (!to) return groups * mi_packed_outputs(outputs) * depth;
+    const mi_output own = mi_output_of(c->finish, output);
+    for (int r = 0; r < n_runs; r++) {
+        const ptrdiff_t row = runs[r].i1 * MI_STEP, column = runs[r].i2 * MI_STEP, rest = c->places[2] - column;
+        const ptrdiff_t count = rest < runs[r].count * MI_STEP ? rest : runs[r].count * MI_STEP;
+        const ptrdiff_t image = runs[r].image * c->groups * c->outputs + output;
+        for (int i = 0; i < MI_STEP && row + i < c->places[1]; i++) {
+            const mi_real *first = places + i * MI_STEP * width + runs[r].to, *second = first + width;
+            const ptrdiff_t at = (image * c->places[1] + row + i) * c->places[2] + column;
+            for (ptrdiff_t k = 0; k < count; k += MI_STEP * MI_W) {
+                const mi_vec a = mi_load(first + k / MI_STEP), b = mi_load(second + k / MI_STEP);
+                const int n = count - k < MI_STEP * MI_W ? (int)(count - k) : MI_STEP * MI_W;
+                mi_store_sums(c->finish, &own, mi_in_turn(0, a, b), output, at + k, n < MI_W ? n : MI_W);
+                if (n > MI_W) mi_store_sums(c->finish, &own, mi_in_turn(1, a, b), output, at + k + MI_W, n - MI_W);
+            }
+        }
+    }
+}
+
+static void cell_of_tiles(void *args, long index, int thread, void *scratch)
+{
+    (void)thread;
+    const products *p = args;
+    const mi_windows *c = &p->c, tiles = mi_tiles_of(c);
+    const ptrdiff_t part = index % p->parts, tile = index / p->parts % p->tiles, group = index / (p->parts * p->tiles);
+    const ptrdiff_t column = tile * p->width, rest = p->columns - column, count = rest < p->width ? rest : p->width;
+    const ptrdiff_t first = part * p->part, left = c->outputs - first, outputs = left < p->part ? left : p->part;
+    const int vectors = (int)((count + MI_W - 1) / MI_W);
+    const ptrdiff_t width = vectors * MI_W, matrix = mi_packed_outputs(c->outputs) * c->channels;
+    const mi_real *x = c->x + group * c->channels * (c->in[1] * c->in[2]);
+    const mi_real *w = c->w + group * MI_TERMS * matrix + first * c->channels;
+    mi_real *panel = scratch, *elements = panel + MI_TERMS * CHANNELS * COLUMNS;
+    mi_real *results = elements + MI_TERMS * LAID * COLUMNS, *places = results + MI_TERMS * p->part * COLUMNS;
+    mi_run_of_places runs[COLUMNS], own[COLUMNS];
+    const int n_runs = mi_find_runs(&tiles, column, count, runs);
+    memcpy(own, runs, sizeof own);
+    const mi_windows pairs = mi_pairs_of(&tiles, own, n_runs);
+    mi_segments segments[MI_TERMS / 2];
+    for (int j = 0; j < MI_TERMS / 2; j++) mi_find_segments(&pairs, own, n_runs, j, segments + j);
+    for (ptrdiff_t k = 0; k < c->channels; k += CHANNELS) {
+        const ptrdiff_t n = c->channels - k < CHANNELS ? c->channels - k : CHANNELS;
+        for (ptrdiff_t i = 0; i < n; i += LAID) {
+            const ptrdiff_t laid = n - i < LAID ? n - i : LAID;
+            for (int j = 0; j < MI_TERMS / 2; j++) {
+                mi_lay_out_rows(&pairs, x, segments + j, k + i, laid, 2 * width, 0, elements + j * laid * 2 * width);
+            }
+            mi_transform_elements(elements, laid, width, n * width, panel + i * width);
+        }
+        for (int i = 0; i < MI_TERMS; i++) {
+            const block b = {
+                .k = n, .y = panel + i * n * width, .o = results + i * outputs * width, .os = width, .tail = MI_W,
+                .accumulate = k > 0,
+            };
+            sum_outputs(b, w + i * matrix, c->channels, k, outputs, vectors);
+        }
+    }
+    /* several outputs at a time, so that nothing is read again that was only just written */
+    const ptrdiff_t places_of = MI_STEP * MI_STEP * width;
+    for (ptrdiff_t o = 0; o < outputs; o += STORED) {
+        const ptrdiff_t end = o + STORED < outputs ? o + STORED : outputs;
+        for (ptrdiff_t i = o; i < end; i++) {
+            mi_transform_results(results + i * width, outputs * width, width, places + (i - o) * places_of);
+        }
+        for (ptrdiff_t i = o; i < end; i++) {
+            store_tiles(c, runs, n_runs, places + (i - o) * places_of, width, group * c->outputs + first + i);
+        }
+    }
+}
+
+/* How a convolution of these sizes reads its weights. */
+int mi_convolution_form(const ptrdiff_t *sizes)
+{
+    const mi_windows c = mi_windows_of(sizes);
+    if (c.channels == 1 && c.outputs <= FEW) return SINGLE;
+    int fits = c.kernel[0] == 1 && c.in[0] == 1 && c.places[0] == 1 && c.channels >= LEAST && c.outputs >= LEAST;
+    for (int i = 1; i < 3; i++) fits &= c.kernel[i] == 3 && c.strides[i] == 1 && c.gaps[i] == 1;
+    if (!fits) return WINDOWS;
+    const mi_windows tiles = mi_tiles_of(&c);
+    const ptrdiff_t windows = 9 * vectors_of(c.batch * c.places[1] * c.places[2]);
+    return 5 * MI_TERMS * vectors_of(tiles.batch * tiles.places[1] * tiles.places[2]) < 4 * windows ? TILES : WINDOWS;
+}
+
+/* A convolution's weights w[groups * outputs, channels, taps] as `mi_convolution` reads them in this form; returns their elements,
+ * and writes them where `to` is not NULL. */
+ptrdiff_t mi_convolution_pack(
+    ptrdiff_t groups, ptrdiff_t outputs, ptrdiff_t channels, ptrdiff_t taps, const mi_real *w, mi_real *to, int form)
+{
+    const int tiles = form == TILES;
+    const ptrdiff_t matrix = mi_packed_outputs(outputs) * channels, size = groups * matrix * (tiles ? MI_TERMS : taps);
+    if (!to) return size;
     for (ptrdiff_t g = 0; g < groups; g++) {
         for (ptrdiff_t o = 0; o < outputs;) {
             const ptrdiff_t left = outputs - o, rows = mi_output_rows(left);
-            for (ptrdiff_t tap = 0; tap < taps; tap++) {
-                for (ptrdiff_t k = 0; k < channels; k++) {
-                    for (ptrdiff_t i = 0; i < rows; i++) {
-                        *to++ = i < left ? w[((g * outputs + o + i) * channels + k) * taps + tap] : 0;
+            mi_real *block = to + (tiles ? g * MI_TERMS * matrix + o * channels : (g * matrix + o * channels) * taps);
+            for (ptrdiff_t k = 0; k < channels; k++) {
+                for (ptrdiff_t i = 0; i < rows; i++) {
+                    const mi_real *own = i < left ? w + ((g * outputs + o + i) * channels + k) * taps : NULL;
+                    mi_real terms[MI_TERMS] = {0};
+                    if (tiles && own) mi_winograd_weights(own, terms);
+                    for (ptrdiff_t t = 0; t < (tiles ? MI_TERMS : taps); t++) {
+                        mi_real *at = block + (tiles ? t * matrix + k * rows + i : (t * channels + k) * rows + i);
+                        *at = tiles ? terms[t] : own ? own[t] : 0;
                     }
                 }
             }
             o += rows;
         }
     }
-    return groups * mi_packed_outputs(outputs) * depth;
+    return size;
 }
 
-/* Whether groups of so many channels and outputs are computed without packed weights. */
-int mi_convolution_is_depthwise(ptrdiff_t channels, ptrdiff_t outputs) { return channels == 1 && outputs <= FEW; }
-
-/* out[b,g*o,p...] of x[b,g*c,n...] and w[g*o,c,k...], which is packed unless it is depthwise; none of them is empty. `sizes` are
+/* out[b,g*o,p...] of x[b,g*c,n...] and w[g*o,c,k...], which is packed as its form asks for; none of them is empty. `sizes` are
  * batch, groups, c, o, then three each of n, k, p, strides, dilations and zeros in front. bias[g*o] and other[b,g*o,p...] are
  * added unless they are NULL; the results are between bounds[0] and bounds[1]. By `run`, mi_pool_run; its status. */
 int mi_convolution(
@@ -217,19 +321,26 @@ int mi_convolution(
     products p = {.c = mi_windows_of(sizes)};
     mi_windows *c = &p.c;
     c->x = x, c->w = w, c->finish = &finish;
-    if (mi_convolution_is_depthwise(c->channels, c->outputs)) return mi_run_depthwise(c, n_threads, run);
-    p.positions = c->places[0] * c->places[1] * c->places[2];
+    const int form = mi_convolution_form(sizes);
+    if (form == SINGLE) return mi_run_depthwise(c, n_threads, run);
+    const mi_windows columns = form == TILES ? mi_tiles_of(c) : *c;
+    p.positions = columns.places[0] * columns.places[1] * columns.places[2];
     p.depth = c->channels * c->kernel[0] * c->kernel[1] * c->kernel[2];
     p.columns = c->batch * p.positions;
-    p.tiles = (p.columns + COLUMNS - 1) / COLUMNS;
-    /* several cells for each thread, so that they end together */
-    p.parts = 1;
-    while (c->groups * p.tiles * p.parts < 4 * n_threads && c->outputs / (p.parts + 1) >= OUTPUTS) p.parts++;
+    const ptrdiff_t panels = (p.columns + COLUMNS - 1) / COLUMNS;
+    p.width = vectors_of((p.columns + panels - 1) / panels) * MI_W;
+    /* several cells for each thread, so that they end together; those of tiles, which take longer to lay out, have more outputs */
+    const ptrdiff_t wanted = form == TILES ? 2 * n_threads : 4 * n_threads, least = form == TILES ? 2 * OUTPUTS : OUTPUTS;
+    p.tiles = (p.columns + p.width - 1) / p.width;
+    p.parts = form == TILES ? (c->outputs + MOST - 1) / MOST : 1;
+    while (c->groups * p.tiles * p.parts < wanted && c->outputs / (p.parts + 1) >= least) p.parts++;
     p.part = (c->outputs + p.parts - 1) / p.parts;
     p.part = (p.part + MI_BLOCK_ROWS - 1) / MI_BLOCK_ROWS * MI_BLOCK_ROWS;
     p.parts = (c->outputs + p.part - 1) / p.part;
-    const size_t bytes = (size_t)(ROWS + p.part) * COLUMNS * sizeof(mi_real);
-    return run(cell, &p, c->groups * p.tiles * p.parts, n_threads, bytes);
+    const ptrdiff_t of_tiles = MI_TERMS * (CHANNELS + LAID + p.part) + STORED * MI_STEP * MI_STEP + 1;
+    const ptrdiff_t lines = form == TILES ? of_tiles : ROWS + p.part;
+    const size_t bytes = (size_t)lines * COLUMNS * sizeof(mi_real);
+    return run(form == TILES ? cell_of_tiles : cell, &p, c->groups * p.tiles * p.parts, n_threads, bytes);
 }
 
 /* The arguments of a convolution that is launched again and again. */

@@ -82,10 +82,14 @@ typedef struct {
     ptrdiff_t to, image, i0, i1, i2, count;
 } mi_run_of_places;
 
-/* What one element of all channels' windows has of a run: elements of x from `from` on, in channel 0. */
+/* What one element of all channels' windows has of runs: `count` elements of x from `from` on, in channel 0, and so on. */
 typedef struct {
-    ptrdiff_t to, from, count;
-} mi_segment;
+    int found;
+    ptrdiff_t covered; /* columns of all of them; the others lie beyond x */
+    struct {
+        ptrdiff_t to, from, count;
+    } each[MI_COLUMNS];
+} mi_segments;
 
 /* The runs of `count` columns from column `from` on: places of the first image, then of the next one. */
 static int mi_find_runs(const mi_windows *c, ptrdiff_t from, ptrdiff_t count, mi_run_of_places *runs)
@@ -104,47 +108,53 @@ static int mi_find_runs(const mi_windows *c, ptrdiff_t from, ptrdiff_t count, mi
     return n;
 }
 
-/* What a tap has of the runs; `covered` gets the columns that lie within x. */
-static int mi_find_segments(
-    const mi_windows *c, const mi_run_of_places *runs, int n_runs, ptrdiff_t tap, mi_segment *segments, ptrdiff_t *covered)
+static void mi_find_segments(const mi_windows *c, const mi_run_of_places *runs, int n_runs, ptrdiff_t tap, mi_segments *s)
 {
-    const ptrdiff_t *k = c->kernel, *n = c->in, *s = c->strides, *d = c->gaps;
+    const ptrdiff_t *k = c->kernel, *n = c->in, *step = c->strides, *d = c->gaps;
     const ptrdiff_t shift2 = tap % k[2] * d[2] - c->low[2], shift1 = tap / k[2] % k[1] * d[1] - c->low[1];
     const ptrdiff_t shift0 = tap / (k[1] * k[2]) * d[0] - c->low[0], image = c->groups * c->channels * n[0] * n[1] * n[2];
-    int found = 0;
-    *covered = 0;
+    s->found = 0, s->covered = 0;
     for (int r = 0; r < n_runs; r++) {
-        const ptrdiff_t at0 = runs[r].i0 * s[0] + shift0, at1 = runs[r].i1 * s[1] + shift1;
+        const ptrdiff_t at0 = runs[r].i0 * step[0] + shift0, at1 = runs[r].i1 * step[1] + shift1;
         if (at0 < 0 || at0 >= n[0] || at1 < 0 || at1 >= n[1]) continue;
         ptrdiff_t first;
-        const ptrdiff_t end = mi_within(runs[r].i2, runs[r].count, s[2], shift2, n[2], &first);
+        const ptrdiff_t end = mi_within(runs[r].i2, runs[r].count, step[2], shift2, n[2], &first);
         if (first >= end) continue;
-        const ptrdiff_t from = runs[r].image * image + (at0 * n[1] + at1) * n[2] + (runs[r].i2 + first) * s[2] + shift2;
-        segments[found++] = (mi_segment){runs[r].to + first, from, end - first};
-        *covered += end - first;
+        s->each[s->found].from = runs[r].image * image + (at0 * n[1] + at1) * n[2] + (runs[r].i2 + first) * step[2] + shift2;
+        s->each[s->found].to = runs[r].to + first;
+        s->each[s->found++].count = end - first;
+        s->covered += end - first;
     }
-    return found;
 }
 
-/* `rows` rows of a panel from row `row` on; rows are channels of an element of the window, and then of the next one. Where
- * windows lie beyond x they have `blank`. */
+/* Rows of a panel, `width` columns each: an element of the window in `rows` channels from `channel` on. Where windows lie beyond x
+ * they have `blank`. */
+static void mi_lay_out_rows(
+    const mi_windows *c, const mi_real *x, const mi_segments *segments, ptrdiff_t channel, ptrdiff_t rows, ptrdiff_t width,
+    mi_real blank, mi_real *to)
+{
+    const ptrdiff_t plane = c->in[0] * c->in[1] * c->in[2];
+    x += channel * plane;
+    for (ptrdiff_t row = 0; row < rows; row++, to += width, x += plane) {
+        for (ptrdiff_t i = segments->covered < width ? 0 : width; i < width; i += MI_W) mi_store(to + i, mi_broadcast(blank));
+        for (int i = 0; i < segments->found; i++) {
+            mi_copy_every(to + segments->each[i].to, x + segments->each[i].from, c->strides[2], segments->each[i].count);
+        }
+    }
+}
+
+/* `rows` rows of a panel from row `row` on; rows are channels of an element of the window, and then of the next one. */
 static void mi_lay_out_panel(
     const mi_windows *c, const mi_real *x, const mi_run_of_places *runs, int n_runs, ptrdiff_t row, ptrdiff_t rows,
     ptrdiff_t width, mi_real blank, mi_real *to)
 {
-    const ptrdiff_t plane = c->in[0] * c->in[1] * c->in[2], end = row + rows;
-    mi_segment segments[MI_COLUMNS];
+    const ptrdiff_t end = row + rows;
+    mi_segments segments;
     while (row < end) {
         const ptrdiff_t tap = row / c->channels, next = (tap + 1) * c->channels, stop = next < end ? next : end;
-        ptrdiff_t covered;
-        const int found = mi_find_segments(c, runs, n_runs, tap, segments, &covered);
-        const mi_real *channel = x + (row - tap * c->channels) * plane;
-        for (; row < stop; row++, to += width, channel += plane) {
-            for (ptrdiff_t i = covered < width ? 0 : width; i < width; i += MI_W) mi_store(to + i, mi_broadcast(blank));
-            for (int i = 0; i < found; i++) {
-                mi_copy_every(to + segments[i].to, channel + segments[i].from, c->strides[2], segments[i].count);
-            }
-        }
+        mi_find_segments(c, runs, n_runs, tap, &segments);
+        mi_lay_out_rows(c, x, &segments, row - tap * c->channels, stop - row, width, blank, to);
+        to += (stop - row) * width, row = stop;
     }
 }
 

@@ -195,20 +195,20 @@ MI_INLINE void mi_store_n(mi_real *p, mi_vec v, int n) { mi_store_mask(p, v, mi_
 #define MI_BITS(f) f(1)
 #endif
 
-#define MI_EVEN_(l, h) (2 * (l) + (h))
+#define MI_EVERY_SECOND_(l, h) (2 * (l) + (h))
 
 /* Lane i from p[2 * i] or p[4 * i] for i < n; nothing behind the last of them is read. */
 MI_INLINE mi_vec mi_load_second_n(const mi_real *p, int n)
 {
     const int elements = 2 * n - 1, more = elements - MI_W;
     const mi_vec a = more < 0 ? mi_load_n(p, elements) : mi_load(p), b = more > 0 ? mi_load_n(p + MI_W, more) : a;
-    return __builtin_shufflevector(a, b, MI_LANES(MI_EVEN_, 0));
+    return __builtin_shufflevector(a, b, MI_LANES(MI_EVERY_SECOND_, 0));
 }
 MI_INLINE mi_vec mi_load_fourth_n(const mi_real *p, int n)
 {
     const int seconds = 2 * n - 1, more = seconds - MI_W;
     const mi_vec a = mi_load_second_n(p, more < 0 ? seconds : MI_W), b = more > 0 ? mi_load_second_n(p + 2 * MI_W, more) : a;
-    return __builtin_shufflevector(a, b, MI_LANES(MI_EVEN_, 0));
+    return __builtin_shufflevector(a, b, MI_LANES(MI_EVERY_SECOND_, 0));
 }
 
 /* Lane i from p[i * stride] for i < n; stride counts elements. */

@@ -29,11 +29,34 @@ RANK = 3
 REALS: Mapping[str, str] = {"float32": "float", "float64": "double"}
 
 
-@dataclass(frozen=True)
-class PackedWindows:
-    """Weights of a convolution as C reads them, unless that is as they are: None."""
+#: how C reads weights (`mi_convolution_form`): as they are, or packed in one of two ways
+_SINGLE = 0
 
-    array: np.ndarray | None
+
+class PackedWindows:
+    """Weights of a convolution, `[o, c, *kernel]`, and copies as C reads them for some sizes, made when first read."""
+
+    def __init__(self, w: np.ndarray, groups: int) -> None:
+        self.weight = np.ascontiguousarray(w)
+        self.groups = groups
+        self._packed: dict[int, np.ndarray] = {}
+
+    def read(self, sizes: Any) -> np.ndarray:
+        """What C reads for these sizes, of `window_sizes`.
+
+        Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`.
+        """
+        w = self.weight
+        library = _library(w.dtype.name)
+        form = library.mi_convolution_form(ctypes.addressof(sizes))
+        if form == _SINGLE:
+            return w
+        if form not in self._packed:
+            own = self.groups, w.shape[0] // self.groups, w.shape[1], prod(w.shape[2:]), address(w)
+            packed = np.empty(library.mi_convolution_pack(*own, 0, form), w.dtype)
+            library.mi_convolution_pack(*own, address(packed), form)
+            self._packed[form] = packed
+        return self._packed[form]
 
 
 class _Prepared(ctypes.Structure):
@@ -48,10 +71,9 @@ def _library(dtype: str) -> Any:
     if REALS[dtype] != "float":
         source = f"#define MI_REAL {REALS[dtype]}\n{source}"
     library = toolchain.load(toolchain.compile(source, name="convolution"))
-    library.mi_convolution_pack.argtypes = [*[ctypes.c_ssize_t] * 4, *[ctypes.c_void_p] * 2]
+    library.mi_convolution_pack.argtypes = [*[ctypes.c_ssize_t] * 4, *[ctypes.c_void_p] * 2, ctypes.c_int]
     library.mi_convolution_pack.restype = ctypes.c_ssize_t
-    library.mi_convolution_is_depthwise.argtypes = [ctypes.c_ssize_t] * 2
-    library.mi_convolution_is_depthwise.restype = ctypes.c_int
+    library.mi_convolution_form.argtypes, library.mi_convolution_form.restype = [ctypes.c_void_p], ctypes.c_int
     library.mi_convolution.argtypes = [*[ctypes.c_void_p] * 7, ctypes.c_int, ctypes.c_void_p]
     library.mi_convolution.restype = ctypes.c_int
     return library
@@ -64,18 +86,8 @@ def _function(dtype: np.dtype[Any]) -> Callable[..., int]:
 
 
 def pack(w: np.ndarray, *, groups: int = 1) -> PackedWindows:
-    """The packed form of weights `[o, c, *kernel]` of float32 or float64.
-
-    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`.
-    """
-    library, w = _library(w.dtype.name), np.ascontiguousarray(w)
-    outputs, channels, taps = w.shape[0] // groups, w.shape[1], prod(w.shape[2:])
-    if not w.size or library.mi_convolution_is_depthwise(channels, outputs):
-        return PackedWindows(None)
-    sizes = groups, outputs, channels, taps, address(w)
-    packed = np.empty(library.mi_convolution_pack(*sizes, 0), w.dtype)
-    library.mi_convolution_pack(*sizes, address(packed))
-    return PackedWindows(packed)
+    """The packed form of weights `[o, c, *kernel]` of float32 or float64."""
+    return PackedWindows(w, groups)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -130,7 +142,7 @@ def convolve(
         np.clip(out, least, most, out=out)
         return
     sizes = window_sizes(x.shape, w.shape, out.shape, tuple(strides), tuple(dilations), tuple(low), groups)
-    given = ctypes.addressof(sizes), address(x), address(w if packed.array is None else packed.array)
+    given = ctypes.addressof(sizes), address(x), address(packed.read(sizes))
     added = [0 if a is None else address(a) for a in (bias, other)]
     bounds = ctypes.addressof(_bounds(least, most))
     if _function(x.dtype)(*given, *added, address(out), bounds, num_threads(), run_address()):
@@ -218,22 +230,17 @@ def prepare(
         return None
     sizes = window_sizes(r.x.shape, r.w.shape, r.out.shape, *r.windows, groups)
     bounds = _bounds(float(least), float(most))
-    args = _Prepared(sizes=ctypes.addressof(sizes), bounds=ctypes.addressof(bounds))
-    places = ["x", "w", *["packed"] * packed, *["bias"] * bias, *["other"] * other, "out"]
-    if r.form.array is not None:
-        args.w = address(r.form.array)
-    pointers = tuple(
-        (field(args, name), place)
-        for place, name in enumerate(places)
-        if name != "packed" and not (name == "w" and args.w)
-    )
+    weights = r.form.read(sizes)
+    args = _Prepared(sizes=ctypes.addressof(sizes), bounds=ctypes.addressof(bounds), w=address(weights))
+    places = ["x", "", *[""] * packed, *["bias"] * bias, *["other"] * other, "out"]
+    pointers = tuple((field(args, name), place) for place, name in enumerate(places) if name)
     shape = list(r.x.shape)
 
     def error(status: int) -> Exception:
         return MirageError(f"there is no memory for a convolution of {shape}; use smaller sizes")
 
     run = launcher(_library(r.x.dtype.name).mi_convolution_prepared)
-    return Launch(run, ctypes.addressof(args), pointers, error, (args, sizes, bounds, r.form))
+    return Launch(run, ctypes.addressof(args), pointers, error, (args, sizes, bounds, weights))
 
 
 def convolution(arrays: Sequence[Any], attrs: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:

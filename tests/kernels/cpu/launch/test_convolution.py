@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sympy
 
 from mirage.errors import InputError
 from mirage.ir.operator import get_operator
-from mirage.kernels.cpu.launch.convolution import PackedWindows, convolution, convolve, library, pack
+from mirage.kernels.cpu.launch.convolution import convolution, convolve, library, pack, window_sizes
 
 #: shapes of x and w, strides, dilations, groups
 CASES: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], int]] = [
@@ -121,10 +122,73 @@ def test_products_of_matrices_as_programs_call_them() -> None:
 
 
 def test_weights_of_single_channels_are_not_packed() -> None:
-    assert pack(np.ones((8, 1, 3, 3), np.float32), groups=8) == PackedWindows(None)
-    packed = pack(np.ones((11, 2, 3), np.float32)).array
+    w = np.ones((8, 1, 3, 3), np.float32)
+    assert pack(w, groups=8).read(window_sizes((1, 8, 9, 9), w.shape, (1, 8, 7, 7), (1, 1), (1, 1), (0, 0), 8)) is w
+    w = np.ones((11, 2, 3), np.float32)
+    packed = pack(w).read(window_sizes((1, 2, 9), w.shape, (1, 11, 7), (1,), (1,), (0,), 1))
     # blocks of as many rows as a power of two
-    assert packed is not None and packed.size in (12 * 6, 16 * 6) and packed.sum() == 11 * 6
+    assert packed.size in (12 * 6, 16 * 6) and packed.sum() == 11 * 6
+
+
+def test_one_packed_form_for_few_places_and_one_for_many() -> None:
+    form = pack(np.ones((24, 20, 3, 3), np.float32))
+
+    def read(batch: int, rows: int, columns: int) -> np.ndarray:
+        x, out = (batch, 20, rows, columns), (batch, 24, rows, columns)
+        return form.read(window_sizes(x, (24, 20, 3, 3), out, (1, 1), (1, 1), (1, 1), 1))
+
+    assert read(1, 1, 2).size == 24 * 20 * 9
+    assert read(9, 8, 8).size == 24 * 20 * 16
+    assert read(9, 8, 8) is read(2, 30, 30), "it is packed once"
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_tiles_of_windows(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    groups, batch = int(draw.integers(1, 3)), int(draw.integers(1, 4))
+    # more than are laid out, summed and stored at a time, and not divided by what blocks have
+    channels, outputs = (int(n) for n in draw.choice([16, 17, 40, 130, 150], 2))
+    space, low = draw.integers((7, 8), (30, 60)), draw.integers(0, 4, 2)
+    high = draw.integers(0, 3, 2)
+    places = tuple(int(n) for n in space + low + high - 2)
+    dtype = ["float32", "float64"][seed % 2]
+    x = draw.standard_normal((batch, groups * channels, *space)).astype(dtype)
+    w = draw.standard_normal((groups * outputs, channels, 3, 3)).astype(dtype)
+    bias, other = draw.standard_normal(len(w)).astype(dtype), draw.standard_normal((batch, len(w), *places)).astype(dtype)
+    case = {"strides": (1, 1), "dilations": (1, 1), "low": tuple(low), "high": tuple(high), "groups": groups}
+    wanted = np.clip(reference(x, w, case) + bias.reshape(-1, 1, 1) + other, -1, 40)
+    out = np.full(wanted.shape, np.nan, dtype)
+    told = {key: case[key] for key in ("strides", "dilations", "low", "groups")}
+    form = pack(w, groups=groups)
+    convolve(x, w, form, out, **told, bias=bias, other=other, least=-1, most=40)
+    sizes = window_sizes(x.shape, w.shape, out.shape, (1, 1), (1, 1), tuple(map(int, low)), groups)
+    assert form.read(sizes).size >= 16 * outputs * channels * groups, "it was one of tiles"
+    np.testing.assert_allclose(out, wanted, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
+
+
+def test_tiles_are_as_exact_as_windows() -> None:
+    """Their largest error is no more than a few times that of sums in order (Lavin and Gray, 2016, section 6.2)."""
+    draw = np.random.default_rng(0)
+    x, w = draw.standard_normal((2, 64, 24, 24)), draw.standard_normal((32, 64, 3, 3)) / 24
+    case = {"strides": (1, 1), "dilations": (1, 1), "low": (1, 1), "high": (1, 1), "groups": 1}
+    given = x.astype(np.float32), w.astype(np.float32)
+    wanted = reference(*given, case)
+    out = np.empty(wanted.shape, np.float32)
+    convolve(*given, pack(given[1]), out, strides=(1, 1), dilations=(1, 1), low=(1, 1))
+    assert np.abs(out - wanted).max() < 1e-5
+
+
+def test_sums_of_tiles_are_sums_of_windows() -> None:
+    """Winograd's F(2x2, 3x3) as polynomials: what csrc/mirage_winograd.h computes, for all numbers."""
+    d = sympy.Matrix(4, 4, sympy.symbols("d:16"))
+    g = sympy.Matrix(3, 3, sympy.symbols("g:9"))
+    elements = sympy.Matrix([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
+    half = sympy.Rational(1, 2)
+    weights = sympy.Matrix([[1, 0, 0], [half, half, half], [half, -half, half], [0, 0, 1]])
+    places = sympy.Matrix([[1, 1, 1, 0], [0, 1, -1, -1]])
+    products = (weights * g * weights.T).multiply_elementwise(elements * d * elements.T)
+    windows = sympy.Matrix(2, 2, lambda i, j: sum(d[i + a, j + b] * g[a, b] for a in range(3) for b in range(3)))
+    assert (places * products * places.T - windows).expand() == sympy.zeros(2, 2)
 
 
 def test_a_window_that_is_larger_than_a_dim_is_refused() -> None:
