@@ -43,6 +43,7 @@ MI_INLINE void mi_lay_row(const mi_windows *c, mi_real *to, const mi_real *from,
 #include "mirage_depthwise.h"
 
 #define ROWS 256                          /* of a panel: elements of a window, in the second-level cache */
+#define MANY (16 * ROWS)                  /* of one of a single vector of columns */
 #define COLUMNS MI_COLUMNS
 #define OUTPUTS 32                        /* of a cell at least, so that laying out columns is the smaller part of it */
 #define CHANNELS 128                      /* of tiles that are laid out at a time */
@@ -58,6 +59,7 @@ enum { SINGLE, WINDOWS, TILES };
 typedef struct {
     mi_windows c;
     ptrdiff_t positions, depth, columns;  /* places of an image, elements of a window; places of all images */
+    ptrdiff_t most;                       /* elements of windows, or channels of tiles, that are laid out at a time */
     ptrdiff_t tiles, width, parts, part; /* cells along the columns and the outputs; columns and outputs per cell */
 } products;
 
@@ -86,6 +88,7 @@ MI_INLINE void sums(const int MR, const int NV, const block *b)
     }
     MI_NO_UNROLL for (ptrdiff_t k = b->k; k > 0; k--, w += MR, y += NV * MI_W)
     {
+        if (NV == 1) mi_fetch(MI_LINE, (const char *)w + MI_AHEAD);
         mi_vec yj[MI_BLOCK_VECTORS];
         MI_UNROLL for (int j = 0; j < NV; j++)
         {
@@ -179,11 +182,11 @@ static void cell(void *args, long index, int thread, void *scratch)
     const ptrdiff_t at = ((image * c->groups + group) * c->outputs + first) * p->positions + place;
     const mi_real *x = c->x + group * c->channels * (c->in[0] * c->in[1] * c->in[2]);
     const mi_real *w = c->w + (group * mi_packed_outputs(c->outputs) + first) * p->depth;
-    mi_real *panel = scratch, *aside = panel + ROWS * COLUMNS;
+    mi_real *panel = scratch, *aside = panel + p->most * p->width;
     mi_run_of_places runs[COLUMNS];
     const int n_runs = mi_find_runs(c, column, count, runs);
-    for (ptrdiff_t row = 0; row < p->depth; row += ROWS) {
-        const ptrdiff_t rows = p->depth - row < ROWS ? p->depth - row : ROWS;
+    for (ptrdiff_t row = 0; row < p->depth; row += p->most) {
+        const ptrdiff_t rows = p->depth - row < p->most ? p->depth - row : p->most;
         const int last = row + rows == p->depth;
         mi_lay_out_panel(c, x, runs, n_runs, row, rows, vectors * MI_W, 0, panel);
         const block b = {
@@ -238,8 +241,8 @@ static void cell_of_tiles(void *args, long index, int thread, void *scratch)
     const mi_windows pairs = mi_pairs_of(&tiles, own, n_runs);
     mi_segments segments[MI_TERMS / 2];
     for (int j = 0; j < MI_TERMS / 2; j++) mi_find_segments(&pairs, own, n_runs, j, segments + j);
-    for (ptrdiff_t k = 0; k < c->channels; k += CHANNELS) {
-        const ptrdiff_t n = c->channels - k < CHANNELS ? c->channels - k : CHANNELS;
+    for (ptrdiff_t k = 0; k < c->channels; k += p->most) {
+        const ptrdiff_t n = c->channels - k < p->most ? c->channels - k : p->most;
         for (ptrdiff_t i = 0; i < n; i += LAID) {
             const ptrdiff_t laid = n - i < LAID ? n - i : LAID;
             for (int j = 0; j < MI_TERMS / 2; j++) {
@@ -329,8 +332,9 @@ int mi_convolution(
     p.columns = c->batch * p.positions;
     const ptrdiff_t panels = (p.columns + COLUMNS - 1) / COLUMNS;
     p.width = vectors_of((p.columns + panels - 1) / panels) * MI_W;
-    /* several cells for each thread, so that they end together; those of tiles, which take longer to lay out, have more outputs */
-    const ptrdiff_t wanted = form == TILES ? 2 * n_threads : 4 * n_threads, least = form == TILES ? 2 * OUTPUTS : OUTPUTS;
+    /* several cells for each thread, so that they end together; where more is laid out than read, they have more outputs */
+    const int pointwise = p.depth == c->channels;
+    const ptrdiff_t wanted = (pointwise ? 4 : 2) * n_threads, least = pointwise ? OUTPUTS : 2 * OUTPUTS;
     p.tiles = (p.columns + p.width - 1) / p.width;
     p.parts = form == TILES ? (c->outputs + MOST - 1) / MOST : 1;
     while (c->groups * p.tiles * p.parts < wanted && c->outputs / (p.parts + 1) >= least) p.parts++;
@@ -338,7 +342,9 @@ int mi_convolution(
     p.part = (p.part + MI_BLOCK_ROWS - 1) / MI_BLOCK_ROWS * MI_BLOCK_ROWS;
     p.parts = (c->outputs + p.part - 1) / p.part;
     const ptrdiff_t of_tiles = MI_TERMS * (CHANNELS + LAID + p.part) + STORED * MI_STEP * MI_STEP + 1;
-    const ptrdiff_t lines = form == TILES ? of_tiles : ROWS + p.part;
+    /* what memory is waited for is read in order, a weight's outputs one after the other */
+    p.most = form == TILES ? CHANNELS * COLUMNS / p.width : p.width > MI_W ? ROWS : p.depth < MANY ? p.depth : MANY;
+    const ptrdiff_t lines = form == TILES ? of_tiles : p.most * p.width / COLUMNS + 1 + p.part;
     const size_t bytes = (size_t)lines * COLUMNS * sizeof(mi_real);
     return run(form == TILES ? cell_of_tiles : cell, &p, c->groups * p.tiles * p.parts, n_threads, bytes);
 }

@@ -19,6 +19,7 @@ from mirage.ir.operator import get_operator
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.compile.shipped import library_source
 from mirage.kernels.cpu.launch.memory import address
+from mirage.kernels.cpu.launch.pages import in_large_pages
 from mirage.kernels.cpu.launch.pool import run_address
 from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
 from mirage.settings import num_threads
@@ -53,7 +54,7 @@ class PackedWindows:
             return w
         if form not in self._packed:
             own = self.groups, w.shape[0] // self.groups, w.shape[1], prod(w.shape[2:]), address(w)
-            packed = np.empty(library.mi_convolution_pack(*own, 0, form), w.dtype)
+            packed = in_large_pages(library.mi_convolution_pack(*own, 0, form), w.dtype)
             library.mi_convolution_pack(*own, address(packed), form)
             self._packed[form] = packed
         return self._packed[form]
