@@ -43,7 +43,8 @@ MI_INLINE void mi_lay_row(const mi_windows *c, mi_real *to, const mi_real *from,
 #include "mirage_depthwise.h"
 
 #define ROWS 256                          /* of a panel: elements of a window, in the second-level cache */
-#define MANY (16 * ROWS)                  /* of one of a single vector of columns */
+#define LARGE (128 * 1024)                /* weights that come from memory: those of a program are more than a cache has */
+#define MANY (16 * ROWS)                  /* elements of windows of these, at most */
 #define COLUMNS MI_COLUMNS
 #define OUTPUTS 32                        /* of a cell at least, so that laying out columns is the smaller part of it */
 #define CHANNELS 128                      /* of tiles that are laid out at a time */
@@ -59,8 +60,9 @@ enum { SINGLE, WINDOWS, TILES };
 typedef struct {
     mi_windows c;
     ptrdiff_t positions, depth, columns;  /* places of an image, elements of a window; places of all images */
-    ptrdiff_t most;                       /* elements of windows, or channels of tiles, that are laid out at a time */
-    ptrdiff_t tiles, width, parts, part; /* cells along the columns and the outputs; columns and outputs per cell */
+    ptrdiff_t most;                       /* elements of windows that are laid out at a time */
+    ptrdiff_t tiles, width, parts, part;  /* cells along the columns and the outputs; columns and outputs per cell */
+    int large;                            /* whether weights come from memory */
 } products;
 
 typedef struct {
@@ -68,12 +70,12 @@ typedef struct {
     const mi_real *w, *y;
     mi_real *o;
     ptrdiff_t os, output, at; /* elements between rows of o; the first output, and where it is in the result */
-    int rows, tail, accumulate;
+    int rows, tail, accumulate, fetch; /* `fetch`: what comes next of w is fetched */
     const struct mi_finish *finish; /* NULL where more is to be added */
 } block;
 
-/* MR rows by NV vectors of sums; MR and NV are constants, so the sums live in registers. */
-MI_INLINE void sums(const int MR, const int NV, const block *b)
+/* MR rows by NV vectors of sums; MR, NV and FETCH are constants, so the sums live in registers. */
+MI_INLINE void sums(const int MR, const int NV, const int FETCH, const block *b)
 {
     mi_vec sum[MI_BLOCK_SUMS];
     const mi_real *w = b->w, *y = b->y;
@@ -88,7 +90,7 @@ MI_INLINE void sums(const int MR, const int NV, const block *b)
     }
     MI_NO_UNROLL for (ptrdiff_t k = b->k; k > 0; k--, w += MR, y += NV * MI_W)
     {
-        if (NV == 1) mi_fetch(MI_LINE, (const char *)w + MI_AHEAD);
+        if (FETCH) mi_fetch(MI_LINE, (const char *)w + MI_AHEAD);
         mi_vec yj[MI_BLOCK_VECTORS];
         MI_UNROLL for (int j = 0; j < NV; j++)
         {
@@ -117,7 +119,11 @@ MI_INLINE void sums(const int MR, const int NV, const block *b)
 }
 
 #define SUMS(MR, NV) \
-    static void sums_##MR##x##NV(const block *b) { sums(MR, NV, b); }
+    static void sums_##MR##x##NV(const block *b) \
+    { \
+        if (b->fetch) sums(MR, NV, 1, b); \
+        else sums(MR, NV, 0, b); \
+    }
 #define SUMS_OF(MR) SUMS(MR, 1) SUMS(MR, 2) SUMS(MR, 3)
 #define NAMES_OF(MR) {sums_##MR##x1, sums_##MR##x2, sums_##MR##x3}
 SUMS_OF(1)
@@ -182,7 +188,7 @@ static void cell(void *args, long index, int thread, void *scratch)
     const ptrdiff_t at = ((image * c->groups + group) * c->outputs + first) * p->positions + place;
     const mi_real *x = c->x + group * c->channels * (c->in[0] * c->in[1] * c->in[2]);
     const mi_real *w = c->w + (group * mi_packed_outputs(c->outputs) + first) * p->depth;
-    mi_real *panel = scratch, *aside = panel + p->most * p->width;
+    mi_real *panel = scratch, *aside = panel + p->most * COLUMNS;
     mi_run_of_places runs[COLUMNS];
     const int n_runs = mi_find_runs(c, column, count, runs);
     for (ptrdiff_t row = 0; row < p->depth; row += p->most) {
@@ -192,7 +198,7 @@ static void cell(void *args, long index, int thread, void *scratch)
         const block b = {
             .k = rows, .y = panel, .o = together ? c->finish->out + at : aside, .os = together ? p->positions : COLUMNS,
             .output = group * c->outputs + first, .at = at, .tail = (int)(count - (vectors - 1) * MI_W), .accumulate = row > 0,
-            .finish = together && last ? c->finish : NULL,
+            .fetch = p->large, .finish = together && last ? c->finish : NULL,
         };
         sum_outputs(b, w, p->depth, row, outputs, vectors);
     }
@@ -230,9 +236,9 @@ static void cell_of_tiles(void *args, long index, int thread, void *scratch)
     const ptrdiff_t column = tile * p->width, rest = p->columns - column, count = rest < p->width ? rest : p->width;
     const ptrdiff_t first = part * p->part, left = c->outputs - first, outputs = left < p->part ? left : p->part;
     const int vectors = (int)((count + MI_W - 1) / MI_W);
-    const ptrdiff_t width = vectors * MI_W, matrix = mi_packed_outputs(c->outputs) * c->channels;
+    const ptrdiff_t width = vectors * MI_W, packed = mi_packed_outputs(c->outputs);
     const mi_real *x = c->x + group * c->channels * (c->in[1] * c->in[2]);
-    const mi_real *w = c->w + group * MI_TERMS * matrix + first * c->channels;
+    const mi_real *w = c->w + group * MI_TERMS * packed * c->channels;
     mi_real *panel = scratch, *elements = panel + MI_TERMS * CHANNELS * COLUMNS;
     mi_real *results = elements + MI_TERMS * LAID * COLUMNS, *places = results + MI_TERMS * p->part * COLUMNS;
     mi_run_of_places runs[COLUMNS], own[COLUMNS];
@@ -241,8 +247,8 @@ static void cell_of_tiles(void *args, long index, int thread, void *scratch)
     const mi_windows pairs = mi_pairs_of(&tiles, own, n_runs);
     mi_segments segments[MI_TERMS / 2];
     for (int j = 0; j < MI_TERMS / 2; j++) mi_find_segments(&pairs, own, n_runs, j, segments + j);
-    for (ptrdiff_t k = 0; k < c->channels; k += p->most) {
-        const ptrdiff_t n = c->channels - k < p->most ? c->channels - k : p->most;
+    for (ptrdiff_t k = 0; k < c->channels; k += CHANNELS) {
+        const ptrdiff_t n = c->channels - k < CHANNELS ? c->channels - k : CHANNELS;
         for (ptrdiff_t i = 0; i < n; i += LAID) {
             const ptrdiff_t laid = n - i < LAID ? n - i : LAID;
             for (int j = 0; j < MI_TERMS / 2; j++) {
@@ -253,9 +259,9 @@ static void cell_of_tiles(void *args, long index, int thread, void *scratch)
         for (int i = 0; i < MI_TERMS; i++) {
             const block b = {
                 .k = n, .y = panel + i * n * width, .o = results + i * outputs * width, .os = width, .tail = MI_W,
-                .accumulate = k > 0,
+                .accumulate = k > 0, .fetch = p->large,
             };
-            sum_outputs(b, w + i * matrix, c->channels, k, outputs, vectors);
+            sum_outputs(b, w + (k * MI_TERMS + i * n) * packed + first * n, n, 0, outputs, vectors);
         }
     }
     /* several outputs at a time, so that nothing is read again that was only just written */
@@ -290,20 +296,21 @@ ptrdiff_t mi_convolution_pack(
     ptrdiff_t groups, ptrdiff_t outputs, ptrdiff_t channels, ptrdiff_t taps, const mi_real *w, mi_real *to, int form)
 {
     const int tiles = form == TILES;
-    const ptrdiff_t matrix = mi_packed_outputs(outputs) * channels, size = groups * matrix * (tiles ? MI_TERMS : taps);
+    const ptrdiff_t packed = mi_packed_outputs(outputs), terms = tiles ? MI_TERMS : taps, size = groups * packed * channels * terms;
     if (!to) return size;
-    for (ptrdiff_t g = 0; g < groups; g++) {
+    for (ptrdiff_t g = 0; g < groups; g++, to += packed * channels * terms) {
         for (ptrdiff_t o = 0; o < outputs;) {
             const ptrdiff_t left = outputs - o, rows = mi_output_rows(left);
-            mi_real *block = to + (tiles ? g * MI_TERMS * matrix + o * channels : (g * matrix + o * channels) * taps);
             for (ptrdiff_t k = 0; k < channels; k++) {
+                const ptrdiff_t first = k / CHANNELS * CHANNELS, n = channels - first < CHANNELS ? channels - first : CHANNELS;
                 for (ptrdiff_t i = 0; i < rows; i++) {
                     const mi_real *own = i < left ? w + ((g * outputs + o + i) * channels + k) * taps : NULL;
-                    mi_real terms[MI_TERMS] = {0};
-                    if (tiles && own) mi_winograd_weights(own, terms);
-                    for (ptrdiff_t t = 0; t < (tiles ? MI_TERMS : taps); t++) {
-                        mi_real *at = block + (tiles ? t * matrix + k * rows + i : (t * channels + k) * rows + i);
-                        *at = tiles ? terms[t] : own ? own[t] : 0;
+                    mi_real sums[MI_TERMS];
+                    if (tiles && own) mi_winograd_weights(own, sums);
+                    for (ptrdiff_t t = 0; t < terms; t++) {
+                        const ptrdiff_t of_tiles = (first * MI_TERMS + t * n) * packed + o * n + (k - first) * rows + i;
+                        const ptrdiff_t at = tiles ? of_tiles : o * channels * taps + (t * channels + k) * rows + i;
+                        to[at] = !own ? 0 : tiles ? sums[t] : own[t];
                     }
                 }
             }
@@ -342,9 +349,10 @@ int mi_convolution(
     p.part = (p.part + MI_BLOCK_ROWS - 1) / MI_BLOCK_ROWS * MI_BLOCK_ROWS;
     p.parts = (c->outputs + p.part - 1) / p.part;
     const ptrdiff_t of_tiles = MI_TERMS * (CHANNELS + LAID + p.part) + STORED * MI_STEP * MI_STEP + 1;
-    /* what memory is waited for is read in order, a weight's outputs one after the other */
-    p.most = form == TILES ? CHANNELS * COLUMNS / p.width : p.width > MI_W ? ROWS : p.depth < MANY ? p.depth : MANY;
-    const ptrdiff_t lines = form == TILES ? of_tiles : p.most * p.width / COLUMNS + 1 + p.part;
+    /* what comes from memory is read in order, a weight's outputs one after the other, and fetched before */
+    p.large = c->outputs * (form == TILES ? MI_TERMS * c->channels : p.depth) >= LARGE;
+    p.most = !p.large ? ROWS : p.depth < MANY ? p.depth : MANY;
+    const ptrdiff_t lines = form == TILES ? of_tiles : p.most + p.part;
     const size_t bytes = (size_t)lines * COLUMNS * sizeof(mi_real);
     return run(form == TILES ? cell_of_tiles : cell, &p, c->groups * p.tiles * p.parts, n_threads, bytes);
 }
