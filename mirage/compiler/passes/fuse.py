@@ -29,6 +29,7 @@ from mirage.ir.graph.nodes import Binding, Function, Module, OpCall
 from mirage.ir.graph.traverse import variables
 from mirage.ir.loops.analysis import Kind
 from mirage.ir.program import AttrItems
+from mirage.ir.types import TensorType
 
 T = TypeVar("T")
 #: where a function comes from
@@ -95,8 +96,8 @@ class Fusion:
         for i in sorted(self.group):
             if i in seen:
                 continue
-            members = self.group[i]
-            seen |= members
+            members = self._unflattened(self.group[i])
+            seen |= self.group[i]
             if all(self._is_view(j) for j in members):
                 continue
             whole = self._group_of(members)
@@ -123,6 +124,26 @@ class Fusion:
         """Whether a binding needs no kernel: the same memory under another shape."""
         value = self.bindings[i].value
         return isinstance(value, OpCall) and value.op == "reshape"
+
+    def _unflattened(self, members: Set[int]) -> Set[int]:
+        """Bindings without reshapes behind them that join the last dims, of sizes that a run knows: each index of the result
+        would be divided by them.
+        """
+        kept = set(members)
+        for i in sorted(members, reverse=True):
+            if self._joins_last_dims(i) and not kept & set(self.flow.successors(i)):
+                kept.remove(i)
+        return kept
+
+    def _joins_last_dims(self, i: int) -> bool:
+        """Whether a binding is a reshape that joins the last dim, of unknown size, with others."""
+        value, after = self.bindings[i].value, self.bindings[i].var.annotation
+        if not isinstance(value, OpCall) or value.op != "reshape":
+            return False
+        before = value.args[0].annotation
+        if not isinstance(before, TensorType) or not isinstance(after, TensorType) or not before.shape or not after.shape:
+            return False
+        return not before.shape[-1].is_Integer and before.shape[-1] != after.shape[-1]
 
     def _between(self, i: int) -> set[int] | None:
         """The bindings on the ways from i to its dominator, that one excluded; None where there is no dominator."""

@@ -108,16 +108,15 @@ def _swaps_last(m: Match) -> bool:
 
 
 # below what users register without a priority
-for _package in ("cpu", "torch"):
-    register_pattern(
-        f"{_package}_grouped",
-        _grouped(),
-        "cpu.grouped_matmul",
-        _swaps_last,
-        priority=-5,
-        attributes=lambda m: {"right": tuple(m.attr("right", "perm"))} if "right" in m.calls else {},
-        package=_package,
-    )
+register_pattern(
+    "cpu_grouped",
+    _grouped(),
+    "cpu.grouped_matmul",
+    _swaps_last,
+    priority=-5,
+    attributes=lambda m: {"right": tuple(m.attr("right", "perm"))} if "right" in m.calls else {},
+    package="cpu",
+)
 register_pattern(
     "onednn_linear",
     _linear(),
@@ -131,6 +130,7 @@ register_pattern(
     "torch_convolution",
     op("convolution", value("x", dtype=_FLOATS), value("w", dtype=_FLOATS), name="window"),
     "torch.convolution",
+    priority=-5,
     attributes=lambda m: {key: m.attr("window", key) for key in ("strides", "dilations", "groups")},
     package="torch",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf, isnan
 from typing import Any
 
-from mirage.compiler.patterns.language import Match, Pattern, op, optional, value, view
+from mirage.compiler.patterns.language import Match, Pattern, number, op, optional, value, view
 from mirage.compiler.patterns.registry import register_pattern
 from mirage.ir.graph.deduce import deduce
 from mirage.ir.graph.nodes import Constant, OpCall, Var
@@ -45,7 +45,7 @@ def _with_epilogue(total: Pattern) -> Pattern:
 
 
 def _bounded(name: str, inner: Pattern, bound: str) -> Pattern:
-    return op(name, inner, value(bound, rank=0), commutative=True, name=bound)
+    return op(name, inner, number(name=bound), commutative=True, name=bound)
 
 
 def _is_fitting(m: Match) -> bool:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from mirage.errors import AttributeValueError, DimError, PatternError
 from mirage.ir.annotations import Annotation, PartialTensor
 from mirage.ir.dims import Dim, DimLike, to_dim
@@ -93,19 +95,23 @@ class _Value(Pattern):
 
 @dataclass(frozen=True)
 class _Number(Pattern):
-    value: Fraction
+    value: Fraction | None
+    name: str
 
     def match(self, atom: Atom, definitions: Definitions, so_far: Match) -> Iterator[Match]:
         made = definitions.get(atom) if isinstance(atom, Var) else None
-        if isinstance(atom, Constant):
-            known = atom.array.ndim == 0 and atom.array == float(self.value)
-        else:
-            known = isinstance(made, OpCall) and made.op == "constant" and dict(made.attrs)["value"] == self.value
-        if known:
-            yield so_far
+        known: Any = None
+        if isinstance(atom, Constant) and atom.array.ndim == 0:
+            known = atom.array.item()
+        elif isinstance(made, OpCall) and made.op == "constant":
+            known = dict(made.attrs)["value"]
+        if known is None or (self.value is not None and known != float(self.value)):
+            return
+        found = Constant(np.array(float(known)), TensorType((), "float64"))
+        yield replace(so_far, operands={**so_far.operands, self.name: found}) if self.name else so_far
 
     def names(self) -> tuple[str, ...]:
-        return ()
+        return (self.name,) if self.name else ()
 
 
 @dataclass(frozen=True)
@@ -204,9 +210,9 @@ def _has_dims(a: TensorType | PartialTensor, dims: Sequence[Dim | None]) -> bool
     return all(d is None or d == g for d, g in zip(dims, a.shape, strict=True))
 
 
-def number(exactly: int | float | Fraction) -> Pattern:
-    """A scalar constant of this value."""
-    return _Number(Fraction(exactly))
+def number(exactly: int | float | Fraction | None = None, *, name: str = "") -> Pattern:
+    """A scalar constant of this value, or of any; under a name, a Constant of float64 is captured."""
+    return _Number(None if exactly is None else Fraction(exactly), name)
 
 
 def op(

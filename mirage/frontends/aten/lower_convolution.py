@@ -1,7 +1,4 @@
-"""Lowerings of convolutions: products of matrices where patches lie side by side and over one dim, else of windows.
-
-Transposed ones are calls of ATen's.
-"""
+"""Lowerings of convolutions: products of matrices where patches lie side by side and over one dim, else of windows."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Any
 
 from mirage.frontends import array_ops, ops
 from mirage.frontends.aten.table import Call, lowers
-from mirage.frontends.convolutions import are_windows, convolution
+from mirage.frontends.convolutions import are_windows, convolution, transposed
 from mirage.frontends.imported import unsupported
 from mirage.frontends.products import product
 from mirage.frontends.proxy import apply
@@ -22,20 +19,26 @@ _TAPS = 16
 
 @lowers("convolution")
 def _convolution(
-    c: Call, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    c: Call, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, is_transposed: bool,
     output_padding: Any, groups: int,
 ) -> Any:  # fmt: skip
     kernel = weight.shape[2:]
-    if transposed or not all(isinstance(k, int) for k in (*kernel, *padding)):
-        unsupported("it is a transposed convolution, or its kernel is of unknown size")
+    if not all(isinstance(k, int) for k in (*kernel, *padding)):
+        unsupported("its kernel is of unknown size")
     rank = len(kernel)
-    stride, padding, dilation = (list(v) * (rank if len(v) == 1 else 1) for v in (stride, padding, dilation))
+    stride, padding, dilation, output_padding = (
+        list(v) * (rank if len(v) == 1 else 1) for v in (stride, padding, dilation, output_padding)
+    )
     patches = (
-        not any(padding)
+        any(k != 1 for k in kernel)
+        and not any(padding)
         and tuple(kernel) == tuple(stride)
         and all(d == 1 or k == 1 for d, k in zip(dilation, kernel, strict=True))
     )
-    if are_windows():
+    if is_transposed:
+        behind = [n - more for n, more in zip(padding, output_padding, strict=True)]
+        y = as_shape(transposed(x, weight, stride, padding, behind, dilation, groups), c.shape)
+    elif are_windows():
         y = as_shape(convolution(x, weight, stride, padding, padding, dilation, groups), c.shape)
     elif patches and groups == 1:
         y = _patches(c, x, weight)

@@ -10,7 +10,7 @@ import numpy as np
 
 from mirage.frontends import array_ops, graph_ops
 from mirage.frontends.aten.table import Call, lowers
-from mirage.frontends.convolutions import are_windows, max_pool
+from mirage.frontends.convolutions import are_windows, max_pool, sum_pool
 from mirage.frontends.imported import as_tensor, unsupported
 from mirage.frontends.proxy import apply
 from mirage.frontends.shapes import as_shape
@@ -114,9 +114,14 @@ def _max_pool(
 ) -> Any:
     windows = Windows(c, kernel, stride, padding, dilation, 2 if "2d" in c.name else 3)
     values, position = _largest(c, x, windows)
-    if are_windows() and not ceil_mode:
+    # positions need the elements of all windows side by side, which nobody reads where they are not asked for
+    if not ceil_mode:
         edges = windows.padding
         values = as_shape(max_pool(x, windows.kernel, windows.stride, edges, edges, windows.dilation), values.shape)
+        if any(edges) and x.dtype in DTYPES and not are_windows():
+            # what is behind the edges is the least number there, and less only where all else is
+            least = float(np.finfo(ELEMENTS[x.dtype]).min)
+            values = graph_ops.where(graph_ops.equal(values, c.tensor(least)), c.tensor(-inf), values)
     return values, position
 
 
@@ -147,8 +152,13 @@ def _avg_pool(
     count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Any:  # fmt: skip
     windows = Windows(c, kernel, stride, padding, (1,), int(c.name.split("pool")[1][0]))
-    elements, within = windows.of(x)
-    total = graph_ops.where(within, c.tensor(elements, "float64" if c.dtype == "float64" else "float32"), 0).sum(-1)
+    wide, edges = "float64" if c.dtype == "float64" else "float32", windows.padding
+    if ceil_mode:
+        elements, within = windows.of(x)
+        total = graph_ops.where(within, c.tensor(elements, wide), 0).sum(-1)
+    else:
+        ones = [1] * windows.rank
+        total = as_shape(sum_pool(c.tensor(x, wide), windows.kernel, windows.stride, edges, edges, ones), c.shape)
     if divisor_override is not None:
         return c.tensor(total / divisor_override)
     count: Any = 1

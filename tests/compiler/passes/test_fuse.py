@@ -261,3 +261,11 @@ def test_equal_layers_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     three = layers(3)
     assert set(three) == {"binding_kind", "fusible", "stitchable"}
     assert layers(6) == three
+
+
+
+@pytest.mark.parametrize(("dims", "kernels"), [("b, n, m", [["exp", "mul"]]), ("b, n, 16", [["exp", "mul", "reshape"]])])
+def test_a_last_reshape_of_unknown_sizes_is_no_part_of_a_kernel(dims: str, kernels: list[list[str]]) -> None:
+    flat = f"b, {dims[3:].replace(', ', ' * ')}"
+    lines = f"a = exp(x)\nc = mul(a, x)\nr = reshape(c, shape=({flat}))"
+    assert groups(body(lines, f"x: float32[{dims}]")) == kernels

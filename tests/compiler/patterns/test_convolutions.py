@@ -84,6 +84,9 @@ def test_bounds(least: str, most: str) -> None:
     module = lowered(f"{SUM}o = elementwise_max(v, {low})\nr = elementwise_min({high}, o)")
     found = dict(call(module).attrs)
     assert (found["least"], found["most"]) == (float(least), float(most)) and ops(module) == ["LibraryCall"]
+    scalars = f"i = constant(value={least})\nj = constant(value={most})\n"
+    clipped = lowered(f"{SUM}{scalars}o = elementwise_max(v, i)\nr = elementwise_min(o, j)")
+    assert dict(call(clipped).attrs) == found
     assert np.min(run(module)) >= float(least) and np.max(run(module)) <= float(most)
 
 
@@ -115,6 +118,7 @@ def test_weights_that_change_are_left_to_the_operator() -> None:
     assert "LibraryCall" not in ops(lowered(f"{SUM}r = relu(v)", constants=("c",)))
 
 
-def test_programs_of_a_package_have_its_own() -> None:
-    (found,) = [e.function for e in expressions(lowered(f"{SUM}r = relu(v)", packages=("torch",))) if isinstance(e, LibraryCall)]
-    assert found == "torch.convolution"
+@pytest.mark.parametrize(("constants", "function"), [((), "torch.convolution"), (("w", "c"), "cpu.convolution")])
+def test_programs_of_a_package_have_its_own_where_weights_change(constants: tuple[str, ...], function: str) -> None:
+    module = lowered(f"{SUM}r = relu(v)", constants=constants, packages=("torch",))
+    assert [e.function for e in expressions(module) if isinstance(e, LibraryCall)] == [function]

@@ -6,7 +6,7 @@ import pytest
 
 from mirage.compiler.patterns import Match, Pattern, number, one_of, op, optional, value, view
 from mirage.errors import AttributeValueError, PatternError, ShapeError, UnknownOperator
-from mirage.ir.graph.nodes import Var
+from mirage.ir.graph.nodes import Constant, Var
 from mirage.ir.graph.parse import parse_module
 
 X, Y = value("x"), value("y")
@@ -112,6 +112,14 @@ def test_numbers() -> None:
     assert matches(op("mul", X, number(2)), "r = mul(x, float32[()](2))")
     assert not matches(op("mul", X, number(2)), "c = constant(value=3)\nr = mul(x, c)")
     assert not matches(op("mul", X, number(2)), "r = mul(x, float32[1](2))")
+
+
+def test_any_number_is_captured() -> None:
+    for text in ("c = constant(value=1.5)\nr = mul(x, c)", "r = mul(x, float32[()](1.5))"):
+        (found,) = matches(op("mul", X, number(name="factor")), text)
+        factor = found.operands["factor"]
+        assert isinstance(factor, Constant) and factor.array == 1.5
+    assert not matches(op("mul", X, number(name="factor")), "r = mul(x, x)")
 
 
 def test_views_are_not_computed() -> None:

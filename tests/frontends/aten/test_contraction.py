@@ -178,6 +178,18 @@ def test_convolutions_whose_windows_overlap(dynamic: Any) -> None:
     convolve((1, 2, 5, 6, 7), (3, 2, 2, 3, 2), True, 2, 1, dynamic=dynamic)
 
 
+@pytest.mark.parametrize("dynamic", [(0,), False])
+def test_transposed_convolutions(dynamic: Any) -> None:
+    def check_transposed(x: Any, w: Any, stride: Any, padding: Any, gaps: Any, beyond: Any, groups: int = 1) -> None:
+        given = floats(*x), floats(*w), floats(w[1] * groups), stride, padding, gaps, True, beyond, groups
+        check(aten.convolution.default, *given, dynamic=dynamic)
+
+    check_transposed((2, 3, 5, 6), (3, 4, 2, 2), [2, 2], [0, 0], [1, 1], [0, 0])
+    check_transposed((2, 4, 5, 6), (4, 3, 3, 4), [2, 3], [1, 2], [1, 1], [1, 0], 2)
+    check_transposed((2, 3, 7), (3, 4, 3), [1], [2], [2], [0])
+    check_transposed((1, 2, 3, 4, 5), (2, 2, 2, 3, 2), [2, 1, 2], [1, 0, 0], [1, 2, 1], [0, 0, 1])
+
+
 def test_compiled() -> None:
     convolve((2, 3, 9, 8), (4, 3, 3, 3), True, 1, 1, dynamic=(0,), compiled=True)
     check(attention, Q, K, V, ADDED, compiled=True)
