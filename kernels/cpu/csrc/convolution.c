@@ -103,17 +103,21 @@ MI_INLINE void sums(const int MR, const int NV, const int FETCH, const block *b)
             MI_UNROLL for (int j = 0; j < NV; j++) sum[i * NV + j] += wi * yj[j];
         }
     }
+    /* copies, as what is stored might be what a pointer leads to */
+    const int rows = b->rows, last = b->finish != NULL;
+    const ptrdiff_t os = b->os, output = b->output, at = b->at;
+    mi_real *const o = b->o;
+    const struct mi_finish finish = last ? *b->finish : (struct mi_finish){0};
     MI_UNROLL for (int i = 0; i < MR; i++)
     {
-        if (i >= b->rows) break;
-        mi_output output = {0};
-        if (b->finish) output = mi_output_of(b->finish, b->output + i);
+        if (i >= rows) break;
+        const mi_output own = mi_output_of(&finish, output + i);
         MI_UNROLL for (int j = 0; j < NV; j++)
         {
-            const mi_mask own = j == NV - 1 ? mask : all;
+            const mi_mask lanes = j == NV - 1 ? mask : all;
             mi_vec v = sum[i * NV + j];
-            if (b->finish) v = finished(b->finish, &output, v, b->at + i * b->os + j * MI_W, own);
-            mi_store_mask(b->o + i * b->os + j * MI_W, v, own);
+            if (last) v = finished(&finish, &own, v, at + i * os + j * MI_W, lanes);
+            mi_store_mask(o + i * os + j * MI_W, v, lanes);
         }
     }
 }

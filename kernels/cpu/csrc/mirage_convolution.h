@@ -127,19 +127,34 @@ static void mi_find_segments(const mi_windows *c, const mi_run_of_places *runs, 
     }
 }
 
+/* Of each of `rows` channels, `plane` elements apart, WHOLE vectors and `rest` elements. */
+MI_INLINE void mi_lay_out_segment(
+    const int WHOLE, const mi_real *x, ptrdiff_t plane, ptrdiff_t rows, int rest, ptrdiff_t width, mi_real *to)
+{
+    const mi_mask mask = mi_mask_n(rest);
+    for (; rows; rows--, x += plane, to += width) {
+        MI_UNROLL for (int j = 0; j < WHOLE; j++) mi_store(to + j * MI_W, mi_load(x + j * MI_W));
+        if (rest) mi_store_mask(to + WHOLE * MI_W, mi_load_mask(x + WHOLE * MI_W, mask), mask);
+    }
+}
+
 /* Rows of a panel, `width` columns each: an element of the window in `rows` channels from `channel` on. Where windows lie beyond x
  * they have `blank`. */
 static void mi_lay_out_rows(
     const mi_windows *c, const mi_real *x, const mi_segments *segments, ptrdiff_t channel, ptrdiff_t rows, ptrdiff_t width,
     mi_real blank, mi_real *to)
 {
-    const ptrdiff_t plane = c->in[0] * c->in[1] * c->in[2];
-    x += channel * plane;
-    for (ptrdiff_t row = 0; row < rows; row++, to += width, x += plane) {
-        for (ptrdiff_t i = segments->covered < width ? 0 : width; i < width; i += MI_W) mi_store(to + i, mi_broadcast(blank));
-        for (int i = 0; i < segments->found; i++) {
-            mi_copy_every(to + segments->each[i].to, x + segments->each[i].from, c->strides[2], segments->each[i].count);
-        }
+    const ptrdiff_t plane = c->in[0] * c->in[1] * c->in[2], step = c->strides[2];
+    for (ptrdiff_t i = segments->covered < width ? 0 : rows * width; i < rows * width; i += MI_W) mi_store(to + i, mi_broadcast(blank));
+    for (int i = 0; i < segments->found; i++) {
+        const ptrdiff_t count = segments->each[i].count;
+        const mi_real *from = x + channel * plane + segments->each[i].from;
+        mi_real *at = to + segments->each[i].to;
+        const int rest = (int)(count % MI_W);
+        if (step == 1 && count < MI_W) mi_lay_out_segment(0, from, plane, rows, rest, width, at);
+        else if (step == 1 && count < 2 * MI_W) mi_lay_out_segment(1, from, plane, rows, rest, width, at);
+        else if (step == 1 && count < 3 * MI_W) mi_lay_out_segment(2, from, plane, rows, rest, width, at);
+        else for (ptrdiff_t k = 0; k < rows; k++) mi_copy_every(at + k * width, from + k * plane, step, count);
     }
 }
 
