@@ -21,6 +21,7 @@
 typedef struct {
     mi_windows c;
     ptrdiff_t bands, band, rows, length, line; /* rows of a band, and of what it reads; columns of a remainder, elements of a row */
+    int square; /* 10 * K + STEP of windows as mi_sums_of_square has them, or 0 */
 } mi_depthwise;
 
 static void mi_band_lay_out(const mi_depthwise *d, const MI_ELEMENT *x, ptrdiff_t i0, ptrdiff_t i1, ptrdiff_t rows, mi_real *to)
@@ -46,18 +47,13 @@ static void mi_band_lay_out(const mi_depthwise *d, const MI_ELEMENT *x, ptrdiff_
     }
 }
 
-/* Sums of `rows` rows, at most MI_BAND_ROWS, by NV vectors from column i2 on; `from` is the first row that they read. */
-MI_INLINE void mi_band_sums(
-    const int NV, const mi_depthwise *d, const mi_real *from, const mi_real *w, ptrdiff_t output, ptrdiff_t at, ptrdiff_t i2,
-    int rows)
+/* Sums over windows of any kind, of rows from `from` on and columns from i2 on. */
+MI_INLINE void mi_sums_of_any(const int NV, const mi_depthwise *d, const mi_real *from, const mi_real *w, ptrdiff_t i2, int rows, mi_vec *sum)
 {
     const mi_windows *c = &d->c;
-    const mi_output own = mi_output_of(c->finish, output);
     const ptrdiff_t step = c->strides[1] * d->line;
-    mi_vec sum[MI_BAND_ROWS * MI_BAND_VECTORS];
     ptrdiff_t row[MI_BAND_ROWS]; /* a row that does not exist has the sums of the last one */
     MI_UNROLL for (int i = 0; i < MI_BAND_ROWS; i++) row[i] = (i < rows ? i : rows - 1) * step + i2;
-    MI_UNROLL for (int i = 0; i < MI_BAND_ROWS * NV; i++) sum[i] = (mi_vec){0};
     for (ptrdiff_t a0 = 0; a0 < c->kernel[0]; a0++) {
         for (ptrdiff_t a1 = 0; a1 < c->kernel[1]; a1++) {
             const mi_real *line = from + (a0 * d->rows + a1 * c->gaps[1]) * d->line;
@@ -73,6 +69,50 @@ MI_INLINE void mi_band_sums(
                 while (phase >= c->strides[2]) phase -= c->strides[2], column++;
             }
         }
+    }
+}
+
+/* The same over windows of K by K elements without gaps, by steps of STEP: what is read is read once for all rows. */
+MI_INLINE void mi_sums_of_square(
+    const int K, const int STEP, const int NV, const mi_depthwise *d, const mi_real *from, const mi_real *w, ptrdiff_t i2, int rows,
+    mi_vec *sum)
+{
+    const int last = (rows - 1) * STEP + K - 1; /* rows that do not exist read the last one */
+    MI_UNROLL for (int r = 0; r < (MI_BAND_ROWS - 1) * STEP + K; r++)
+    {
+        const mi_real *line = from + (r < last ? r : last) * d->line + i2;
+        MI_UNROLL for (int a2 = 0; a2 < K; a2++)
+        {
+            MI_UNROLL for (int j = 0; j < NV; j++)
+            {
+                mi_vec x = mi_load(line + a2 % STEP * d->length + a2 / STEP + j * MI_W);
+                MI_IN_REGISTER(x);
+                MI_UNROLL for (int i = 0; i < MI_BAND_ROWS; i++)
+                {
+                    const int a1 = r - i * STEP;
+                    if (a1 >= 0 && a1 < K) sum[i * NV + j] += mi_broadcast(w[a1 * K + a2]) * x;
+                }
+            }
+        }
+    }
+}
+
+/* Sums of `rows` rows, at most MI_BAND_ROWS, by NV vectors from column i2 on; `from` is the first row that they read. */
+MI_INLINE void mi_band_sums(
+    const int NV, const mi_depthwise *d, const mi_real *from, const mi_real *w, ptrdiff_t output, ptrdiff_t at, ptrdiff_t i2,
+    int rows)
+{
+    const mi_windows *c = &d->c;
+    const mi_output own = mi_output_of(c->finish, output);
+    mi_vec sum[MI_BAND_ROWS * MI_BAND_VECTORS];
+    MI_UNROLL for (int i = 0; i < MI_BAND_ROWS * NV; i++) sum[i] = (mi_vec){0};
+    switch (d->square) {
+    case 31: mi_sums_of_square(3, 1, NV, d, from, w, i2, rows, sum); break;
+    case 32: mi_sums_of_square(3, 2, NV, d, from, w, i2, rows, sum); break;
+    case 51: mi_sums_of_square(5, 1, NV, d, from, w, i2, rows, sum); break;
+    case 52: mi_sums_of_square(5, 2, NV, d, from, w, i2, rows, sum); break;
+    case 71: mi_sums_of_square(7, 1, NV, d, from, w, i2, rows, sum); break;
+    default: mi_sums_of_any(NV, d, from, w, i2, rows, sum);
     }
     const ptrdiff_t left = c->places[2] - i2;
     MI_UNROLL for (int i = 0; i < MI_BAND_ROWS; i++)
@@ -123,6 +163,10 @@ static int mi_run_depthwise(const mi_windows *c, int n_threads, mi_pool_run_fn *
     if (d.band > c->places[1]) d.band = c->places[1];
     d.bands = (c->places[1] + d.band - 1) / d.band;
     d.rows = (d.band - 1) * c->strides[1] + reach;
+    const int flat = c->kernel[0] == 1 && c->gaps[1] == 1 && c->gaps[2] == 1;
+    if (flat && c->kernel[1] == c->kernel[2] && c->strides[1] == c->strides[2] && c->kernel[1] < 10 && c->strides[1] < 10) {
+        d.square = (int)(10 * c->kernel[1] + c->strides[1]);
+    }
     const size_t bytes = (size_t)(c->kernel[0] * d.rows * d.line) * sizeof(mi_real);
     return run(mi_band, &d, c->batch * c->groups * c->places[0] * d.bands, n_threads, bytes);
 }
