@@ -1,7 +1,7 @@
 """Convolutional and recurrent networks as ONNX models, against what else runs such a file, at small and at usual widths.
 
 `python -m benchmarks.flow.networks [--only NAME] [--markdown]`. PyTorch exports each network once; our compiler, ONNX Runtime
-and OpenVINO take that file, `torch.compile` the network. Versions take turns within a race, so that all of them share what else
+and OpenVINO take that file, `torch.compile` and our own compiler for PyTorch the network. Versions take turns within a race, so that all of them share what else
 the machine does: ratios say more than times.
 """
 
@@ -24,6 +24,7 @@ import typer
 from torch import Tensor, nn
 
 import mirage as mi
+import mirage.torch
 from benchmarks.fairness import Inputs, Referee
 from benchmarks.flow.exported import Model, in_runtimes
 from benchmarks.graphs.networks import (
@@ -44,7 +45,8 @@ from mirage.cli_shared import AsJson
 from mirage.errors import InputError, VerificationError
 from mirage.settings import num_threads
 
-OURS = "Mirage"
+#: our program of the ONNX file, and that of the network itself
+OURS, FROM_TORCH = "Mirage", "Mirage from PyTorch"
 #: the batch that a network is exported at, of which it takes any, and those at which it is measured
 EXPORTED, BATCHES = 3, (1, 8)
 
@@ -95,7 +97,8 @@ NETWORKS: Mapping[str, Network] = {n.label: n for n in _NETWORKS}
 
 @dataclass(frozen=True)
 class NetworkRow:
-    """A network at one batch. Times are medians of calls, in milliseconds, of `peers` by name, and `ours`.
+    """A network at one batch. Times are medians of calls, in milliseconds, of `peers` by name, and `ours`: of the ONNX file, and
+    `from_torch`, where that is right.
 
     `compile_s` are the seconds of our compilation, for all batches. `refused` are peers whose results are not right, and why.
     """
@@ -107,6 +110,7 @@ class NetworkRow:
     ours: float
     compile_s: float
     refused: dict[str, str] = field(default_factory=dict)
+    from_torch: float | None = None
 
     @property
     def label(self) -> str:
@@ -161,12 +165,14 @@ def _measured(network: Network, seconds: float, say: Callable[[str], None]) -> I
         if mine.programs[0].imported.fallback:
             raise VerificationError(f"{network.label}: {dict(mine.programs[0].imported.fallback)} in the reference evaluator")
         with inference():
-            dynamic = torch.compile(model, dynamic=True)
-            peers: dict[str, Model] = {"PyTorch": lambda given: model(*given), "torch.compile": lambda given: dynamic(*given)}
+            fixed = torch.compile(model, dynamic=False)
+            peers: dict[str, Model] = {"PyTorch": lambda given: model(*given), "torch.compile": lambda given: fixed(*given)}
             peers |= in_runtimes(path, num_threads(), say)
+            own = mirage.torch.compile(model, background=False, without=("superoptimize",))
             for batch in BATCHES:
                 x = rng.standard_normal((batch, *network.shape), np.float32)
-                yield _raced(network, x, mine, peers, (model, exact), compiled, seconds, say)
+                versions = {FROM_TORCH: lambda given: own(*given), **peers}
+                yield _raced(network, x, mine, versions, (model, exact), compiled, seconds, say)
 
 
 def _dims(path: Path) -> list[str]:
@@ -189,8 +195,8 @@ def _raced(
     if reason := referee.refused.get(OURS):
         raise VerificationError(f"{network.label}, batch {len(x)}: {reason}")
     found = {n: t.median_us / 1e3 for n, t in times.items() if n not in referee.refused}
-    own = found.pop(OURS)
-    row = NetworkRow(network.name, network.size, len(x), found, own, compiled, dict(referee.refused))
+    own, from_torch = found.pop(OURS), found.pop(FROM_TORCH, None)
+    row = NetworkRow(network.name, network.size, len(x), found, own, compiled, dict(referee.refused), from_torch)
     say(f"{network.label}, batch {len(x)}: {own:.2f} ms, " + ", ".join(f"{n} {t:.2f}" for n, t in found.items()))
     return row
 
@@ -201,14 +207,18 @@ def network_table(rows: Sequence[NetworkRow]) -> Table:
     lines = []
     for r in rows:
         times = [f"{r.peers[n]:.2f}" if n in r.peers else "" for n in names]
-        lines.append([r.label, str(r.batch), *times, f"{r.ours:.2f}", f"{r.ratio:.2f}", f"{r.compile_s:.1f}"])
+        from_torch = "" if r.from_torch is None else f"{r.from_torch:.2f}"
+        own = [f"{r.ours:.2f}", from_torch, f"{r.ratio:.2f}", f"{r.compile_s:.1f}"]
+        lines.append([r.label, str(r.batch), *times, *own])
     means = [_mean([r.peers[n] / r.ours for r in rows if n in r.peers]) for n in names]
-    lines.append(["mean of times over ours", "", *means, "1.00", _mean([r.ratio for r in rows]), ""])
-    return Table(["network", "batch", *(f"{n}, ms" for n in names), "ours, ms", "ratio", "compile, s"], lines)
+    from_torch = _mean([r.from_torch / r.ours for r in rows if r.from_torch is not None])
+    lines.append(["mean of times over ours", "", *means, "1.00", from_torch, _mean([r.ratio for r in rows]), ""])
+    columns = [*(f"{n}, ms" for n in names), "ours, ms", "ours from PyTorch, ms", "ratio", "compile, s"]
+    return Table(["network", "batch", *columns], lines)
 
 
 def _mean(ratios: Sequence[float]) -> str:
-    return f"{exp(sum(map(log, ratios)) / len(ratios)):.2f}"
+    return f"{exp(sum(map(log, ratios)) / len(ratios)):.2f}" if ratios else ""
 
 
 def section(rows: Sequence[NetworkRow]) -> str:
