@@ -1,8 +1,8 @@
 """Convolutional and recurrent networks as ONNX models, against what else runs such a file, at small and at usual widths.
 
 `python -m benchmarks.flow.networks [--only NAME] [--markdown]`. PyTorch exports each network once; our compiler, ONNX Runtime
-and OpenVINO take that file, `torch.compile` and our own compiler for PyTorch the network. Versions take turns within a race, so that all of them share what else
-the machine does: ratios say more than times.
+and OpenVINO take that file, `torch.compile` and our own compiler for PyTorch the network. Versions take turns within a race, so
+that all of them share what else the machine does: ratios say more than times.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 /* Convolutions of tensors with zeros around them. Those of several channels are products: patches are laid out as the columns of
- * a panel, some rows at a time, in a thread's own memory, and weights are packed in the order of the register blocks.
+ * a panel, some rows at a time, in a thread's own memory, and weights are packed in the order of the register blocks; those of 3 by
+ * 3 windows are products of tiles where there are places enough (mirage_winograd.h). Single channels: mirage_depthwise.h.
  */
 #include "mirage_winograd.h"
 
@@ -239,7 +240,7 @@ static void cell_of_tiles(void *args, long index, int thread, void *scratch)
     const ptrdiff_t part = index % p->parts, tile = index / p->parts % p->tiles, group = index / (p->parts * p->tiles);
     const ptrdiff_t column = tile * p->width, rest = p->columns - column, count = rest < p->width ? rest : p->width;
     const ptrdiff_t first = part * p->part, left = c->outputs - first, outputs = left < p->part ? left : p->part;
-    const int vectors = (int)((count + MI_W - 1) / MI_W);
+    const int vectors = (int)vectors_of(count);
     const ptrdiff_t width = vectors * MI_W, packed = mi_packed_outputs(c->outputs);
     const mi_real *x = c->x + group * c->channels * (c->in[1] * c->in[2]);
     const mi_real *w = c->w + group * MI_TERMS * packed * c->channels;
@@ -247,7 +248,7 @@ static void cell_of_tiles(void *args, long index, int thread, void *scratch)
     mi_real *results = elements + MI_TERMS * LAID * COLUMNS, *places = results + MI_TERMS * p->part * COLUMNS;
     mi_run_of_places runs[COLUMNS], own[COLUMNS];
     const int n_runs = mi_find_runs(&tiles, column, count, runs);
-    memcpy(own, runs, sizeof own);
+    memcpy(own, runs, (size_t)n_runs * sizeof *runs);
     const mi_windows pairs = mi_pairs_of(&tiles, own, n_runs);
     mi_segments segments[MI_TERMS / 2];
     for (int j = 0; j < MI_TERMS / 2; j++) mi_find_segments(&pairs, own, n_runs, j, segments + j);
