@@ -216,15 +216,15 @@ static void store_tiles(
 {
     const mi_output own = mi_output_of(c->finish, output);
     for (int r = 0; r < n_runs; r++) {
-        const ptrdiff_t row = runs[r].i1 * MI_STEP, column = runs[r].i2 * MI_STEP, rest = c->places[2] - column;
-        const ptrdiff_t count = rest < runs[r].count * MI_STEP ? rest : runs[r].count * MI_STEP;
+        const ptrdiff_t row = runs[r].i1 * MI_SIDE, column = runs[r].i2 * MI_SIDE, rest = c->places[2] - column;
+        const ptrdiff_t count = rest < runs[r].count * MI_SIDE ? rest : runs[r].count * MI_SIDE;
         const ptrdiff_t image = runs[r].image * c->groups * c->outputs + output;
-        for (int i = 0; i < MI_STEP && row + i < c->places[1]; i++) {
-            const mi_real *first = places + i * MI_STEP * width + runs[r].to, *second = first + width;
+        for (int i = 0; i < MI_SIDE && row + i < c->places[1]; i++) {
+            const mi_real *first = places + i * MI_SIDE * width + runs[r].to, *second = first + width;
             const ptrdiff_t at = (image * c->places[1] + row + i) * c->places[2] + column;
-            for (ptrdiff_t k = 0; k < count; k += MI_STEP * MI_W) {
-                const mi_vec a = mi_load(first + k / MI_STEP), b = mi_load(second + k / MI_STEP);
-                const int n = count - k < MI_STEP * MI_W ? (int)(count - k) : MI_STEP * MI_W;
+            for (ptrdiff_t k = 0; k < count; k += MI_SIDE * MI_W) {
+                const mi_vec a = mi_load(first + k / MI_SIDE), b = mi_load(second + k / MI_SIDE);
+                const int n = count - k < MI_SIDE * MI_W ? (int)(count - k) : MI_SIDE * MI_W;
                 mi_store_sums(c->finish, &own, mi_in_turn(0, a, b), output, at + k, n < MI_W ? n : MI_W);
                 if (n > MI_W) mi_store_sums(c->finish, &own, mi_in_turn(1, a, b), output, at + k + MI_W, n - MI_W);
             }
@@ -270,7 +270,7 @@ static void cell_of_tiles(void *args, long index, int thread, void *scratch)
         }
     }
     /* several outputs at a time, so that nothing is read again that was only just written */
-    const ptrdiff_t places_of = MI_STEP * MI_STEP * width;
+    const ptrdiff_t places_of = MI_SIDE * MI_SIDE * width;
     for (ptrdiff_t o = 0; o < outputs; o += STORED) {
         const ptrdiff_t end = o + STORED < outputs ? o + STORED : outputs;
         for (ptrdiff_t i = o; i < end; i++) {
@@ -353,7 +353,7 @@ int mi_convolution(
     p.part = (c->outputs + p.parts - 1) / p.parts;
     p.part = (p.part + MI_BLOCK_ROWS - 1) / MI_BLOCK_ROWS * MI_BLOCK_ROWS;
     p.parts = (c->outputs + p.part - 1) / p.part;
-    const ptrdiff_t of_tiles = MI_TERMS * (CHANNELS + LAID + p.part) + STORED * MI_STEP * MI_STEP + 1;
+    const ptrdiff_t of_tiles = MI_TERMS * (CHANNELS + LAID + p.part) + STORED * MI_SIDE * MI_SIDE + 1;
     /* what comes from memory is read in order, a weight's outputs one after the other, and fetched before */
     p.large = c->outputs * (form == TILES ? MI_TERMS * c->channels : p.depth) >= LARGE;
     p.most = !p.large ? ROWS : p.depth < MANY ? p.depth : MANY;

@@ -12,7 +12,7 @@
 
 #define MI_TILE 4                        /* elements and windows of a tile along a dim */
 #define MI_TERMS (MI_TILE * MI_TILE)
-#define MI_STEP 2                        /* places of a tile along a dim */
+#define MI_SIDE 2                        /* places of a tile along a dim */
 
 /* v[i] of x[i], each `step` vectors after the other: B^T x. */
 MI_INLINE void mi_winograd_elements(mi_vec *v, const int step)
@@ -47,8 +47,8 @@ MI_INLINE mi_windows mi_tiles_of(const mi_windows *c)
 {
     mi_windows tiles = *c;
     for (int i = 1; i < 3; i++) {
-        tiles.kernel[i] = MI_TILE, tiles.strides[i] = MI_STEP;
-        tiles.places[i] = (c->places[i] + MI_STEP - 1) / MI_STEP;
+        tiles.kernel[i] = MI_TILE, tiles.strides[i] = MI_SIDE;
+        tiles.places[i] = (c->places[i] + MI_SIDE - 1) / MI_SIDE;
     }
     return tiles;
 }
@@ -58,7 +58,7 @@ MI_INLINE mi_windows mi_pairs_of(const mi_windows *tiles, mi_run_of_places *runs
 {
     mi_windows pairs = *tiles;
     pairs.kernel[2] = 2, pairs.gaps[2] = 2, pairs.strides[2] = 1;
-    for (int r = 0; r < n_runs; r++) runs[r].to *= 2, runs[r].i2 *= MI_STEP, runs[r].count *= 2;
+    for (int r = 0; r < n_runs; r++) runs[r].to *= 2, runs[r].i2 *= MI_SIDE, runs[r].count *= 2;
     return pairs;
 }
 
@@ -80,17 +80,17 @@ static void mi_transform_elements(const mi_real *pairs, ptrdiff_t channels, ptrd
     }
 }
 
-/* The places of tiles of one output, whose results are `term` elements apart: to[MI_STEP * MI_STEP][width]. */
+/* The places of tiles of one output, whose results are `term` elements apart: to[MI_SIDE * MI_SIDE][width]. */
 MI_INLINE void mi_transform_results(const mi_real *results, ptrdiff_t term, ptrdiff_t width, mi_real *to)
 {
     for (ptrdiff_t at = 0; at < width; at += MI_W) {
         mi_vec v[MI_TERMS];
         MI_UNROLL for (int i = 0; i < MI_TERMS; i++) v[i] = mi_load(results + i * term + at);
         MI_UNROLL for (int i = 0; i < MI_TILE; i++) mi_winograd_places(v + i, MI_TILE);
-        MI_UNROLL for (int i = 0; i < MI_STEP; i++) mi_winograd_places(v + i * MI_TILE, 1);
-        MI_UNROLL for (int i = 0; i < MI_STEP; i++)
+        MI_UNROLL for (int i = 0; i < MI_SIDE; i++) mi_winograd_places(v + i * MI_TILE, 1);
+        MI_UNROLL for (int i = 0; i < MI_SIDE; i++)
         {
-            MI_UNROLL for (int j = 0; j < MI_STEP; j++) mi_store(to + (i * MI_STEP + j) * width + at, v[i * MI_TILE + j]);
+            MI_UNROLL for (int j = 0; j < MI_SIDE; j++) mi_store(to + (i * MI_SIDE + j) * width + at, v[i * MI_TILE + j]);
         }
     }
 }

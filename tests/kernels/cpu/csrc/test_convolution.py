@@ -40,15 +40,19 @@ static double wanted(const ptrdiff_t *z, const mi_real *x, const mi_real *w, ptr
     return sum;
 }
 
+static int seen[3];
+
 static void check(const ptrdiff_t *z, int threads)
 {
     const ptrdiff_t taps = z[7] * z[8] * z[9], places = z[10] * z[11] * z[12], outputs = z[1] * z[3];
     mi_real *x = room(z[0] * z[1] * z[2] * z[4] * z[5] * z[6]), *w = room(outputs * z[2] * taps), *packed = w;
     mi_real *bias = room(outputs), *other = room(z[0] * outputs * places), *out = room(z[0] * outputs * places);
-    if (!mi_convolution_is_depthwise(z[2], z[3])) {
-        packed = room(mi_convolution_pack(z[1], z[3], z[2], taps, w, NULL));
-        mi_convolution_pack(z[1], z[3], z[2], taps, w, packed);
+    const int form = mi_convolution_form(z);
+    if (form != SINGLE) {
+        packed = room(mi_convolution_pack(z[1], z[3], z[2], taps, w, NULL, form));
+        mi_convolution_pack(z[1], z[3], z[2], taps, w, packed, form);
     }
+    seen[form] = 1;
     const double bounds[] = {-20, 30};
     mi_pool_run_fn *by = threads ? mi_pool_run : backwards;
     must(!mi_convolution(z, x, packed, bias, other, out, bounds, threads ? threads : 1, by), "no memory");
@@ -77,8 +81,18 @@ int main(int argc, char **argv)
         {1, 2, 1, 3, 1, 50, 95, 1, 3, 5, 1, 25, 32, 1, 2, 3, 1, 1, 2, 0, 1, 5},
         {1, 2, 1, 1, 3, 4, 17, 2, 2, 2, 4, 5, 10, 1, 1, 2, 1, 2, 3, 1, 2, 2},
         {1, 1, 1, 9, 1, 6, 6, 1, 3, 3, 1, 4, 4, 1, 1, 1, 1, 1, 1, 0, 0, 0},
+        /* tiles, whole and in part, of several images; more channels and outputs than are laid out and summed at a time */
+        {2, 1, 17, 18, 1, 9, 13, 1, 3, 3, 1, 9, 13, 1, 1, 1, 1, 1, 1, 0, 1, 1},
+        {1, 2, 16, 24, 1, 10, 40, 1, 3, 3, 1, 12, 39, 1, 1, 1, 1, 1, 1, 0, 2, 0},
+        {1, 1, 130, 131, 1, 8, 9, 1, 3, 3, 1, 8, 9, 1, 1, 1, 1, 1, 1, 0, 1, 1},
+        /* square windows of single channels, and weights that are fetched */
+        {1, 2, 1, 1, 1, 12, 40, 1, 5, 5, 1, 12, 40, 1, 1, 1, 1, 1, 1, 0, 2, 2},
+        {1, 2, 1, 1, 1, 13, 37, 1, 3, 3, 1, 7, 19, 1, 2, 2, 1, 1, 1, 0, 1, 1},
+        {1, 2, 1, 1, 1, 16, 20, 1, 7, 7, 1, 16, 20, 1, 1, 1, 1, 1, 1, 0, 3, 3},
+        {1, 1, 600, 250, 1, 1, 20, 1, 1, 1, 1, 1, 20, 1, 1, 1, 1, 1, 1, 0, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check(cases[i], threads);
+    must(seen[SINGLE] && seen[WINDOWS] && seen[TILES], "a form that no case has");
     return 0;
 }
 """
