@@ -161,7 +161,7 @@ def test_tiles_of_windows(seed: int) -> None:
     x = draw.standard_normal((batch, groups * channels, *space)).astype(dtype)
     w = draw.standard_normal((groups * outputs, channels, 3, 3)).astype(dtype)
     bias, other = draw.standard_normal(len(w)).astype(dtype), draw.standard_normal((batch, len(w), *places)).astype(dtype)
-    case = {"strides": (1, 1), "dilations": (1, 1), "low": tuple(low), "high": tuple(high), "groups": groups}
+    case: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "low": tuple(low), "high": tuple(high), "groups": groups}
     wanted = np.clip(reference(x, w, case) + bias.reshape(-1, 1, 1) + other, -1, 40)
     out = np.full(wanted.shape, np.nan, dtype)
     told = {key: case[key] for key in ("strides", "dilations", "low", "groups")}
