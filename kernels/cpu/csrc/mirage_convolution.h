@@ -35,22 +35,17 @@ MI_INLINE mi_windows mi_windows_of(const ptrdiff_t *sizes)
     return c;
 }
 
-MI_INLINE void mi_copy_by(const ptrdiff_t STEP, mi_real *to, const mi_real *from, ptrdiff_t n)
-{
-    ptrdiff_t i = 0;
-    for (; i + MI_W <= n; i += MI_W) mi_store(to + i, STEP == 1 ? mi_load(from + i) : mi_load_strided(from + i * STEP, STEP));
-    if (i == n) return;
-    const int rest = (int)(n - i);
-    mi_store_n(to + i, STEP == 1 ? mi_load_n(from + i, rest) : mi_load_strided_n(from + i * STEP, STEP, rest), rest);
-}
-
 /* to[i] = from[i * step] for i < n. */
 MI_INLINE void mi_copy_every(mi_real *to, const mi_real *from, ptrdiff_t step, ptrdiff_t n)
 {
-    if (step == 1) mi_copy_by(1, to, from, n);
-    else if (step == 2) mi_copy_by(2, to, from, n);
-    else if (step == 4) mi_copy_by(4, to, from, n);
-    else for (ptrdiff_t i = 0; i < n; i++) to[i] = from[i * step];
+    ptrdiff_t i = 0;
+    for (; step == 1 && i + MI_W <= n; i += MI_W) mi_store(to + i, mi_load(from + i));
+    if (step == 1 && i < n) mi_store_n(to + i, mi_load_n(from + i, (int)(n - i)), (int)(n - i));
+    for (; step == 2 && i < n; i += MI_W) {
+        const int rest = n - i < MI_W ? (int)(n - i) : MI_W;
+        mi_store_n(to + i, mi_load_second_n(from + 2 * i, rest), rest);
+    }
+    for (; step > 2 && i < n; i++) to[i] = from[i * step];
 }
 
 /* The places j of `count` from place `from` on whose element `from * step + j * step + shift` is within n: *first to the result. */
@@ -158,15 +153,70 @@ static void mi_lay_out_rows(
     }
 }
 
+#define MI_APART 4 /* elements of a window's row that are laid out together, by steps of as many */
+
+/* `count` elements of a window's row from `tap` on, at most MI_APART, in all channels, where places lie MI_APART apart: what is read
+ * is in one piece, of which each row gets what belongs to its element. */
+static void mi_lay_out_apart(
+    const mi_windows *c, const mi_real *x, const mi_run_of_places *runs, int n_runs, ptrdiff_t tap, int count, ptrdiff_t width,
+    mi_real blank, mi_real *to)
+{
+    const ptrdiff_t plane = c->in[0] * c->in[1] * c->in[2], element = c->channels * width;
+    mi_segments whole, part;
+    mi_windows pieces = *c;
+    pieces.strides[2] = 1;
+    for (int r = 0; r < n_runs; r++) {
+        mi_run_of_places run = runs[r];
+        run.i2 *= MI_APART, run.count = (run.count - 1) * MI_APART + count;
+        mi_find_segments(&pieces, &run, 1, tap, &whole);
+        const int complete = whole.covered == run.count;
+        for (ptrdiff_t t = 0; t < count && !complete; t++) {
+            mi_real *row = to + t * element + runs[r].to;
+            mi_find_segments(c, runs + r, 1, tap + t, &part);
+            for (ptrdiff_t k = 0; k < c->channels; k++, row += width) {
+                for (ptrdiff_t i = 0; i < runs[r].count; i++) row[i] = blank;
+                if (!part.found) continue;
+                mi_copy_every(row + (part.each->to - runs[r].to), x + k * plane + part.each->from, MI_APART, part.each->count);
+            }
+        }
+        for (ptrdiff_t k = 0; k < c->channels && complete; k++) {
+            const mi_real *from = x + k * plane + whole.each->from;
+            for (ptrdiff_t i = 0; i < runs[r].count; i += MI_W) {
+                const int n = runs[r].count - i < MI_W ? (int)(runs[r].count - i) : MI_W;
+                mi_vec v[MI_APART], halves[MI_APART];
+                MI_UNROLL for (int j = 0; j < MI_APART; j++)
+                {
+                    const int left = (n - 1) * MI_APART + count - j * MI_W;
+                    v[j] = left <= 0 ? (mi_vec){0} : mi_load_n(from + i * MI_APART + j * MI_W, left < MI_W ? left : MI_W);
+                }
+                MI_UNROLL for (int j = 0; j < MI_APART; j++) halves[j] = mi_every_second(j / 2, v[j % 2 * 2], v[j % 2 * 2 + 1]);
+                MI_UNROLL for (int j = 0; j < MI_APART; j++)
+                {
+                    if (j >= count) break;
+                    const mi_vec own = mi_every_second(j / 2, halves[j % 2 * 2], halves[j % 2 * 2 + 1]);
+                    mi_store_n(to + j * element + k * width + runs[r].to + i, own, n);
+                }
+            }
+        }
+    }
+}
+
 /* `rows` rows of a panel from row `row` on; rows are channels of an element of the window, and then of the next one. */
 static void mi_lay_out_panel(
     const mi_windows *c, const mi_real *x, const mi_run_of_places *runs, int n_runs, ptrdiff_t row, ptrdiff_t rows,
     ptrdiff_t width, mi_real blank, mi_real *to)
 {
     const ptrdiff_t end = row + rows;
+    const int apart = c->strides[2] == MI_APART && c->gaps[2] == 1;
     mi_segments segments;
     while (row < end) {
         const ptrdiff_t tap = row / c->channels, next = (tap + 1) * c->channels, stop = next < end ? next : end;
+        const ptrdiff_t of_row = tap % c->kernel[2], left = c->kernel[2] - of_row, count = left < MI_APART ? left : MI_APART;
+        if (apart && of_row % MI_APART == 0 && tap * c->channels == row && row + count * c->channels <= end) {
+            mi_lay_out_apart(c, x, runs, n_runs, tap, (int)count, width, blank, to);
+            to += count * c->channels * width, row += count * c->channels;
+            continue;
+        }
         mi_find_segments(c, runs, n_runs, tap, &segments);
         mi_lay_out_rows(c, x, &segments, row - tap * c->channels, stop - row, width, blank, to);
         to += (stop - row) * width, row = stop;

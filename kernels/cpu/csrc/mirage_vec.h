@@ -197,32 +197,32 @@ MI_INLINE void mi_store_n(mi_real *p, mi_vec v, int n) { mi_store_mask(p, v, mi_
 
 #define MI_EVERY_SECOND_(l, h) (2 * (l) + (h))
 
-/* Lane i from p[2 * i] or p[4 * i] for i < n; nothing behind the last of them is read. */
+/* Every second of the lanes of a and then b, from the first one on, or from the second. */
+MI_INLINE mi_vec mi_every_second(const int FROM, mi_vec a, mi_vec b)
+{
+    if (FROM) return __builtin_shufflevector(a, b, MI_LANES(MI_EVERY_SECOND_, 1));
+    return __builtin_shufflevector(a, b, MI_LANES(MI_EVERY_SECOND_, 0));
+}
+
+/* Lane i from p[2 * i] for i < n; nothing behind the last of them is read. */
 MI_INLINE mi_vec mi_load_second_n(const mi_real *p, int n)
 {
     const int elements = 2 * n - 1, more = elements - MI_W;
     const mi_vec a = more < 0 ? mi_load_n(p, elements) : mi_load(p), b = more > 0 ? mi_load_n(p + MI_W, more) : a;
-    return __builtin_shufflevector(a, b, MI_LANES(MI_EVERY_SECOND_, 0));
-}
-MI_INLINE mi_vec mi_load_fourth_n(const mi_real *p, int n)
-{
-    const int seconds = 2 * n - 1, more = seconds - MI_W;
-    const mi_vec a = mi_load_second_n(p, more < 0 ? seconds : MI_W), b = more > 0 ? mi_load_second_n(p + 2 * MI_W, more) : a;
-    return __builtin_shufflevector(a, b, MI_LANES(MI_EVERY_SECOND_, 0));
+    return mi_every_second(0, a, b);
 }
 
 /* Lane i from p[i * stride] for i < n; stride counts elements. */
 MI_INLINE mi_vec mi_load_strided_n(const mi_real *p, ptrdiff_t stride, int n)
 {
     if (__builtin_constant_p(stride) && stride == 2) return mi_load_second_n(p, n);
-    if (__builtin_constant_p(stride) && stride == 4) return mi_load_fourth_n(p, n);
     mi_real lanes[MI_W] = {0};
     for (int i = 0; i < n; i++) lanes[i] = p[i * stride];
     return mi_load(lanes);
 }
 MI_INLINE mi_vec mi_load_strided(const mi_real *p, ptrdiff_t stride)
 {
-    if (__builtin_constant_p(stride) && (stride == 2 || stride == 4)) return mi_load_strided_n(p, stride, MI_W);
+    if (__builtin_constant_p(stride) && stride == 2) return mi_load_second_n(p, MI_W);
     mi_real lanes[MI_W];
     MI_UNROLL for (int i = 0; i < MI_W; i++) lanes[i] = p[i * stride];
     return mi_load(lanes);

@@ -71,8 +71,7 @@ static void mi_transform_elements(const mi_real *pairs, ptrdiff_t channels, ptrd
         {
             const mi_real *from = pairs + i * channels * width + 2 * at;
             const mi_vec first = mi_load(from), second = mi_load(from + MI_W);
-            v[i] = __builtin_shufflevector(first, second, MI_LANES(MI_EVERY_SECOND_, 0));
-            v[i + 1] = __builtin_shufflevector(first, second, MI_LANES(MI_EVERY_SECOND_, 1));
+            v[i] = mi_every_second(0, first, second), v[i + 1] = mi_every_second(1, first, second);
         }
         MI_UNROLL for (int i = 0; i < MI_TILE; i++) mi_winograd_elements(v + i, MI_TILE);
         MI_UNROLL for (int i = 0; i < MI_TILE; i++) mi_winograd_elements(v + i * MI_TILE, 1);
