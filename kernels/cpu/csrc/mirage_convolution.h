@@ -103,6 +103,7 @@ static int mi_find_runs(const mi_windows *c, ptrdiff_t from, ptrdiff_t count, mi
     return n;
 }
 
+/* What element `tap` of the windows has of these runs. */
 static void mi_find_segments(const mi_windows *c, const mi_run_of_places *runs, int n_runs, ptrdiff_t tap, mi_segments *s)
 {
     const ptrdiff_t *k = c->kernel, *n = c->in, *step = c->strides, *d = c->gaps;

@@ -1,9 +1,9 @@
 /* Convolutions with windows of 3 by 3 elements and steps of 1, by tiles of 2 by 2 places with 16 products instead of 36: Winograd's
  * F(2x2, 3x3) (Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016, section 4.1).
  *
- * The 4 by 4 elements that a tile's windows read are a window, too, of a convolution by steps of 2. They are laid out as such, tiles
- * as columns, and become sums of themselves, in place; what weights become is packed. For each of the 16, channels are summed by a
- * product, and the places of a tile are sums of its 16 results. An infinity becomes NaN in all of its tile.
+ * The 4 by 4 elements that a tile's windows read are a window, too, of a convolution by steps of 2. They are laid out in pairs, with
+ * tiles side by side, and become 16 sums of themselves, tiles as columns; what weights become is packed. For each of the 16, channels
+ * are summed by a product, and the places of a tile are sums of its 16 results. An infinity becomes NaN in all of its tile.
  */
 #ifndef MIRAGE_WINOGRAD_H
 #define MIRAGE_WINOGRAD_H

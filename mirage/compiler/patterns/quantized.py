@@ -11,9 +11,6 @@ from mirage.ir.graph.nodes import Constant
 from mirage.ir.types import TensorType, is_one
 from mirage.kernels.cpu.launch.quantized import ACTIVATIONS
 
-#: programs that are given these: those from no package, and those from PyTorch
-_PACKAGES = ("cpu", "torch")
-
 
 def _has_constant_weights(m: Match) -> bool:
     w = m.operands["w"]
@@ -82,41 +79,40 @@ _x, _w, _scale, _bias = value("x", dtype=ACTIVATIONS), value("w", rank=2), value
 _right = view("transpose", _w, name="right") | _w
 _real = value("x", dtype="float32")
 _rows = (_x, value("w"), _scale, _bias, value("other"))
-for _package in _PACKAGES:
-    for _name, _scales in (("zero", (_scale, value("zero"))), ("no_zero", (_scale,))):
-        register_pattern(
-            f"{_package}_quantize_{_name}",
-            op("quantize", _real, *_scales, name="whole"),
-            "cpu.quantize",
-            _has_one_scale,
-            inputs=("x",),
-            attributes=_scale_and_zero,
-            package=_package,
-        )
-    for _count, _of in ((2, "sums"), (3, "scale"), (4, "bias"), (5, "other")):
-        register_pattern(
-            f"{_package}_quantized_convolution_{_of}",
-            op("quantized_convolution", *_rows[:_count], name="windows"),
-            "cpu.quantized_convolution",
-            _has_constant_weights,
-            attributes=_windows_attributes,
-            package=_package,
-        )
-    for _name, _operands in (("quantized", (_x, _right, _scale)), ("quantized_bias", (_x, _right, _scale, _bias))):
-        register_pattern(
-            f"{_package}_{_name}",
-            op("quantized_matmul", *_operands, name="product"),
-            "cpu.quantized_matmul",
-            _has_constant_weights,
-            attributes=_quantized_attributes,
-            package=_package,
-        )
+for _name, _scales in (("zero", (_scale, value("zero"))), ("no_zero", (_scale,))):
     register_pattern(
-        f"{_package}_dequantized",
-        _dequantized(),
-        "cpu.dequantized_matmul",
-        _scales_columns,
-        inputs=("x", "w", "scale", "bias"),
-        attributes=_dequantized_attributes,
-        package=_package,
+        f"cpu_quantize_{_name}",
+        op("quantize", _real, *_scales, name="whole"),
+        "cpu.quantize",
+        _has_one_scale,
+        inputs=("x",),
+        attributes=_scale_and_zero,
+        package="cpu",
     )
+for _count, _of in ((2, "sums"), (3, "scale"), (4, "bias"), (5, "other")):
+    register_pattern(
+        f"cpu_quantized_convolution_{_of}",
+        op("quantized_convolution", *_rows[:_count], name="windows"),
+        "cpu.quantized_convolution",
+        _has_constant_weights,
+        attributes=_windows_attributes,
+        package="cpu",
+    )
+for _name, _operands in (("quantized", (_x, _right, _scale)), ("quantized_bias", (_x, _right, _scale, _bias))):
+    register_pattern(
+        f"cpu_{_name}",
+        op("quantized_matmul", *_operands, name="product"),
+        "cpu.quantized_matmul",
+        _has_constant_weights,
+        attributes=_quantized_attributes,
+        package="cpu",
+    )
+register_pattern(
+    "cpu_dequantized",
+    _dequantized(),
+    "cpu.dequantized_matmul",
+    _scales_columns,
+    inputs=("x", "w", "scale", "bias"),
+    attributes=_dequantized_attributes,
+    package="cpu",
+)

@@ -45,7 +45,10 @@ def check(program: LoopProgram, sizes: dict[str, int], seed: int) -> None:
 @pytest.mark.parametrize("seed", range(24))
 def test_windows_of_any_kind(seed: int) -> None:
     draw = np.random.default_rng(seed)
-    pair = lambda low, high: (int(draw.integers(low, high)), int(draw.integers(low, high)))  # noqa: E731
+
+    def pair(low: int, high: int) -> tuple[int, int]:
+        return int(draw.integers(low, high)), int(draw.integers(low, high))
+
     kernel, steps, gaps = pair(1, 6), pair(1, 5), pair(1, 3)
     combiner, blank = [("max", "-inf"), ("min", "inf"), ("sum", "0.0"), ("max", "-3.0")][int(draw.integers(4))]
     program = pooling(combiner, kernel, steps, gaps, pair(0, 4), blank)
