@@ -27,6 +27,7 @@ from mirage.compiler.passes import (
     lower_libraries,
     lower_packages,
     merge_matmuls,
+    merge_repeats,
     pack_weights,
     partition,
     quantized_convolutions,
@@ -41,7 +42,7 @@ from mirage.runtime.executable import Background, Executable, Facts, Kernel, Mem
 
 #: optimizations that can be left out, for ablations, and the passes that make them
 OPTIMIZATIONS: Mapping[str, tuple[Pass, ...]] = {
-    "merge": (merge_matmuls.run, batch_matmuls.run),
+    "merge": (merge_matmuls.run, batch_matmuls.run, merge_repeats.run),
     "fold": (join_offsets.run, fold_scales.run, fold_factors.run, fold_gains.run),
     "superoptimize": (add_masks.run, partition.run, superoptimize.run),
     "libraries": (lower_packages.run, pack_weights.run, lower_libraries.run),
@@ -85,6 +86,8 @@ SUPEROPTIMIZATION: tuple[Pass, ...] = OPTIMIZATIONS["superoptimize"]
 COMPLETION: tuple[Pass, ...] = (
     inline.run,
     collect_constraints.run,
+    merge_repeats.run,
+    dead_code.run,
     lower_libraries.run,
     pack_weights.run,
     dead_code.run,

@@ -15,7 +15,7 @@ from mirage.compiler.memory.liveness import Step, analyze
 from mirage.compiler.memory.plan import plan
 from mirage.compiler.passes.in_place import reshapes_to_copy, written_parameters
 from mirage.errors import GraphError
-from mirage.ir.annotations import ObjectType, symbols_in
+from mirage.ir.annotations import Annotation, ObjectType, symbols_in
 from mirage.ir.dims import Dim
 from mirage.ir.graph import nodes
 from mirage.ir.graph.effects import callees
@@ -234,7 +234,8 @@ class _Lowering:
                 given = value.args if count is not None else value.args[1:]
                 return self._called(b, [body], [None, *given], used, number, given[:carried])
             case nodes.MatchCast((given,), annotation):
-                code.append(vm.MatchShape(args[0], annotation, getattr(given, "name", b.var.name), where=b.where))
+                if not self._is_known(given.annotation, annotation):
+                    code.append(vm.MatchShape(args[0], annotation, getattr(given, "name", b.var.name), where=b.where))
                 self.registers[b.var.name] = args[0]
                 return Step(views=((b.var.name, used),))
             case nodes.ShapeOf():
@@ -252,6 +253,12 @@ class _Lowering:
                 of = fields[index]
                 return Step(uses=used, views=((b.var.name, (of,) if isinstance(of, str) else self._names([of])),))
         raise GraphError(f"{self.function.name}: {b.var.name}: {type(value).__name__} cannot be lowered")
+
+    def _is_known(self, given: Annotation, wanted: Annotation) -> bool:
+        """Whether a value has an annotation at all sizes that the guards let pass."""
+        if not isinstance(given, TensorType) or not isinstance(wanted, TensorType) or given.dtype != wanted.dtype:
+            return False
+        return self.constraints.same_shape(given.shape, wanted.shape)
 
     def _check_result(self, b: Binding) -> None:
         """A Python function may give anything: what kernels get is checked."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from mirage.kernels.cpu.launch import convolution, grouped, linear, quantize, quantized_convolution
+from mirage.kernels.cpu.launch import convolution, grouped, linear, order, quantize, quantized_convolution
 from mirage.kernels.cpu.launch.rounds import Launch
 from mirage.runtime import program as vm
 from mirage.runtime.sizes import Slots
@@ -23,6 +23,7 @@ _LIBRARY: Mapping[str, Callable[..., Launch | None]] = {
     "cpu.quantize": quantize.prepare,
     "cpu.quantized_convolution": quantized_convolution.prepare,
     "onednn.linear": linear.prepare_linear,
+    **order.PREPARED,
 }
 #: what prepares a call for the values in its registers, and which of them these are
 Prepare: TypeAlias = Callable[[Sequence[Any], Slots], "Sequence[Launch] | None"]

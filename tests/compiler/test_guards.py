@@ -40,6 +40,14 @@ def test_a_window_that_is_larger_than_its_tensor() -> None:
         f(X[:3], X)
 
 
+def test_a_cast_that_guards_imply_is_no_step() -> None:
+    f = compiled(lambda x, y: mi.exp(mi.match_cast(mi.sort(x, 0), mi.tensor("m", 3))) + y)
+    assert "MatchShape" not in str(f.program)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(f(X, -X), np.exp(X) - X, rtol=1e-6)
+    with pytest.raises(GuardError, match=r"n == m is required|m == n is required"):
+        f(X, X[:3])
+
+
 def test_needs_of_dims_that_only_the_run_tells() -> None:
     def fn(x: Any) -> Any:
         kept = mi.match_cast(mi.boolean_mask(x, mi.any(x > 5, 1)), mi.tensor("k", 3))

@@ -1,51 +1,154 @@
-"""The largest elements along an axis, in C (csrc/order.c): NumPy sorts all of them for that."""
+"""Elements in order, running sums, and elements written where positions say, in C (csrc/order.c), where NumPy takes longer.
+
+Programs call `cpu.topk`, `cpu.sort`, `cpu.argsort`, `cpu.cumsum`, `cpu.scatter` and `cpu.put_along_axis`, each the operator of
+that name. What C lacks is NumPy's: other element types, values that broadcast, and the sorting of many elements, which NumPy
+does with vectors.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from math import prod
+from typing import Any, TypeAlias
 
 import numpy as np
-import sympy
 
-from mirage.ir.dims import value_at
+from mirage.errors import MirageError
 from mirage.ir.operator import get_operator
+from mirage.ir.operators.indexing import outside
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.launch.memory import address
+from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
 
-#: elements wanted of each row, up to which C is asked: each one that is kept moves past up to so many
-_MOST = 64
+Arrays: TypeAlias = Sequence[np.ndarray]
+
+#: statuses of order.c
+_NO_MEMORY, _OUTSIDE = 1, 2
+#: element types by their numbers there
+_DTYPES = ("float32", "float64", "int32", "int64")
+#: elements of a row that are sorted here, at most
+_MOST = 512
 
 
-def topk(arrays: Sequence[Any], attrs: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
-    """What the operator `topk` gives for arrays of NumPy; raises InputError where `k` is larger than the dim.
+class _Arguments(ctypes.Structure):
+    """`ordered` of order.c."""
 
-    Raises NoCompilerError, CompilerError or UnsafeCacheError, as `toolchain.library`, at the first call.
-    """
-    (x,) = arrays
-    k = attrs["k"]
-    k = value_at(k, sizes) if isinstance(k, sympy.Expr) else k
-    axis = attrs["axis"] % x.ndim
-    count = x.shape[axis]
-    run = _function(x.dtype.name) if k <= min(count, _MOST) else None
-    if run is None:
-        return get_operator("topk").run(arrays, attrs, sizes)
-    last = axis == x.ndim - 1
-    rows = np.ascontiguousarray(x if last else np.moveaxis(x, axis, -1))
-    shape = (*rows.shape[:-1], k)
-    values, places = np.empty(shape, x.dtype), np.empty(shape, np.int64)
-    run(address(rows), x.size // max(count, 1), count, k, attrs["largest"], address(values), address(places))
-    return (values, places) if last else (np.moveaxis(values, -1, axis), np.moveaxis(places, -1, axis))
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "at", "given", "values", "places")),
+        *((name, ctypes.c_int64) for name in ("outer", "count", "inner", "kept", "wrong")),
+        *((name, ctypes.c_int) for name in ("dtype", "descending", "wide", "along", "one", "add", "itemsize")),
+    )
+
+
+#: arguments without addresses, and the names of the tensors' addresses, inputs and then outputs; None where C lacks it
+_Prepared: TypeAlias = "tuple[_Arguments, tuple[str, ...]] | None"
+
+
+def _rows(x: np.ndarray, axis: int) -> _Arguments:
+    axis %= x.ndim
+    args = _Arguments(itemsize=x.itemsize, dtype=_DTYPES.index(x.dtype.name) if x.dtype.name in _DTYPES else -1)
+    args.outer, args.count, args.inner = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
+    return args
+
+
+def _topk(inputs: Arrays, outputs: Arrays, *, axis: int, largest: bool) -> _Prepared:
+    args = _rows(inputs[0], axis)
+    args.kept, args.descending = outputs[0].shape[axis], largest
+    return (args, ("x", "values", "places")) if args.dtype >= 0 and args.kept <= args.count else None
+
+
+def _sort(inputs: Arrays, outputs: Arrays, *, axis: int, descending: bool) -> _Prepared:
+    args = _rows(inputs[0], axis)
+    args.kept, args.descending = args.count, descending
+    return (args, ("x", "values")) if args.dtype >= 0 and args.count <= _MOST else None
+
+
+def _argsort(inputs: Arrays, outputs: Arrays, *, axis: int, descending: bool) -> _Prepared:
+    args = _rows(inputs[0], axis)
+    args.kept, args.descending = args.count, descending
+    return (args, ("x", "places")) if args.dtype >= 0 else None
+
+
+def _cumsum(inputs: Arrays, outputs: Arrays, *, axis: int) -> _Prepared:
+    args = _rows(inputs[0], axis)
+    return (args, ("x", "values")) if args.dtype >= 0 else None
+
+
+def _scatter(inputs: Arrays, outputs: Arrays, *, axis: int, add: bool, along: bool = False) -> _Prepared:
+    x, at, given = inputs
+    args, axis = _rows(x, axis), axis % x.ndim
+    args.add, args.along, args.one, args.wide = add, along, given.size == 1, at.dtype == np.int64
+    args.kept = at.shape[axis] if along else at.size
+    there = (*x.shape[:axis], *at.shape, *x.shape[axis + 1 :])
+    if along:
+        there = (*x.shape[:axis], args.kept, *x.shape[axis + 1 :])
+        if at.shape != there:
+            return None
+    whole = args.one or given.shape == there
+    typed = args.dtype >= 0 or not add
+    fits = whole and typed and given.dtype == x.dtype and at.dtype in (np.int32, np.int64)
+    return (args, ("x", "at", "given", "values")) if fits else None
+
+
+#: by the operator's name, what gives the arguments, and the function of C
+_OPERATORS: Mapping[str, tuple[Callable[..., _Prepared], str]] = {
+    "topk": (_topk, "mi_order"),
+    "sort": (_sort, "mi_order"),
+    "argsort": (_argsort, "mi_order"),
+    "cumsum": (_cumsum, "mi_sums"),
+    "scatter": (_scatter, "mi_scatter"),
+    "put_along_axis": (functools.partial(_scatter, along=True), "mi_scatter"),
+}
 
 
 @functools.cache
-def _function(dtype: str) -> Callable[..., None] | None:
-    """The function for an element type; None where there is none."""
-    if dtype not in ("float32", "float64", "int32", "int64"):
+def _function(name: str) -> Any:
+    found = getattr(toolchain.library("order"), name)
+    found.argtypes, found.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int], ctypes.c_int
+    return found
+
+
+def _error(op: str, axis: int, args: _Arguments, status: int) -> Exception:
+    if status == _OUTSIDE:
+        return outside(op, axis, args.wrong, args.count)
+    return MirageError(f"{op}: there is no memory for {args.count} elements in order; use smaller sizes")
+
+
+def _run(op: str, inputs: Arrays, outputs: Arrays, **attrs: Any) -> None:
+    """What programs call as `cpu.` and the operator's name: of C-contiguous arrays; `k` of topk is that of the outputs.
+
+    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, and what the operator does.
+    """
+    arguments, function = _OPERATORS[op]
+    prepared = arguments(inputs, outputs, **attrs)
+    if prepared is None:
+        if op == "topk":
+            attrs["k"] = outputs[0].shape[attrs["axis"]]
+        found = get_operator(op).run(list(inputs), attrs, {})
+        for out, value in zip(outputs, found if isinstance(found, tuple) else (found,), strict=True):
+            out[...] = value
+        return
+    args, names = prepared
+    for name, array in zip(names, (*inputs, *outputs), strict=True):
+        setattr(args, name, address(array))
+    if status := _function(function)(ctypes.addressof(args), None, 1):
+        raise _error(op, attrs["axis"], args, status)
+
+
+def _prepare(op: str, inputs: Arrays, outputs: Arrays, **attrs: Any) -> Launch | None:
+    """The launch of that call for tensors like these, inputs and then outputs; None where C lacks it. Fails as the call does."""
+    arguments, function = _OPERATORS[op]
+    prepared = arguments(inputs, outputs, **attrs)
+    if prepared is None:
         return None
-    found = getattr(toolchain.library("order"), f"mi_topk_{dtype}")
-    found.argtypes = [ctypes.c_void_p, *(ctypes.c_long,) * 3, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
-    found.restype = None
-    return found  # type: ignore[no-any-return]
+    args, names = prepared
+    pointers = tuple((field(args, name), place) for place, name in enumerate(names))
+    error = functools.partial(_error, op, attrs["axis"], args)
+    return Launch(launcher(_function(function)), ctypes.addressof(args), pointers, error, args)
+
+
+#: the functions that programs may call without registering them, and what prepares launches of them
+FUNCTIONS: Mapping[str, Callable[..., None]] = {f"cpu.{op}": functools.partial(_run, op) for op in _OPERATORS}
+PREPARED: Mapping[str, Callable[..., Launch | None]] = {f"cpu.{op}": functools.partial(_prepare, op) for op in _OPERATORS}

@@ -107,6 +107,12 @@ def _swaps_last(m: Match) -> bool:
     return "right" not in m.calls or tuple(m.attr("right", "perm")) == (0, 2, 1)
 
 
+def _is_no_stack(m: Match) -> bool:
+    """Whether it is not the writing of one slice, which `write_stacks` may do in place."""
+    at = m.operands.get("x1")
+    return at is None or not isinstance(at.annotation, TensorType) or at.annotation.rank > 0 or m.attr("call", "add")
+
+
 # below what users register without a priority
 register_pattern(
     "cpu_grouped",
@@ -117,6 +123,23 @@ register_pattern(
     attributes=lambda m: {"right": tuple(m.attr("right", "perm"))} if "right" in m.calls else {},
     package="cpu",
 )
+for _op, _operands, _attributes in (
+    ("topk", 1, ("axis", "largest")),
+    ("sort", 1, ("axis", "descending")),
+    ("argsort", 1, ("axis", "descending")),
+    ("cumsum", 1, ("axis",)),
+    ("scatter", 3, ("axis", "add")),
+    ("put_along_axis", 3, ("axis", "add")),
+):
+    register_pattern(
+        f"cpu_{_op}",
+        op(_op, *(value(f"x{k}") for k in range(_operands)), name="call"),
+        f"cpu.{_op}",
+        _is_no_stack,
+        priority=-5,
+        attributes=lambda m, names=_attributes: {name: m.attr("call", name) for name in names},  # type: ignore[misc]
+        package="cpu",
+    )
 register_pattern(
     "onednn_linear",
     _linear(),

@@ -24,6 +24,11 @@ from mirage.ir.operators.contraction import normalize_axis
 from mirage.ir.types import INTEGERS, TensorType, is_one, shape_text
 
 
+def outside(op: str, axis: int, index: int, n: int) -> InputError:
+    """The error of an index into a dim of n elements."""
+    return InputError(f"{op}: axis {axis}: index {index} is outside of a dim of {n} elements; use {-n} to {n - 1}")
+
+
 @dataclass(frozen=True, eq=False)
 class _Indexed(GraphOperator):
     """`x` and integer indices into one of its dims."""
@@ -61,10 +66,7 @@ class _Indexed(GraphOperator):
         n = x.shape[axis]
         wrong = (indices < -n) | (indices >= n)
         if wrong.any():
-            found = int(indices[wrong].reshape(-1)[0])
-            raise InputError(
-                f"{self.name}: axis {axis}: index {found} is outside of a dim of {n} elements; use {-n} to {n - 1}"
-            )
+            raise outside(self.name, axis, int(indices[wrong].reshape(-1)[0]), n)
         return xp.where(indices < 0, indices + n, indices)
 
     def where(self, axis: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mirage.ir.operator import get_operator
-from mirage.kernels.cpu.launch import convolution, grouped, linear, order, quantized, quantized_convolution
+from mirage.kernels.cpu.launch import convolution, grouped, linear, quantized, quantized_convolution
 from mirage.kernels.cpu.launch.memory import address, aligned
 from mirage.runtime.arrays import like, to_numpy
 from mirage.runtime.leases import SEVERAL, lease
@@ -18,7 +18,6 @@ from mirage.runtime.places.place import OperatorRun, Place, span_at
 _BYTE = np.dtype(np.uint8)
 #: operators that are faster in C than by their meaning in NumPy
 _OPERATORS: Mapping[str, OperatorRun] = {
-    "topk": order.topk,
     "convolution": convolution.convolution,
     "grouped_matmul": grouped.grouped_matmul,
     "quantized_matmul": quantized.quantized_matmul,
