@@ -28,14 +28,15 @@ class Case:
     """A model in one of its modes ("encode", "prefill", "decode"): `build` makes it with so many layers, all if None.
 
     `inputs` draws the arguments of a call from a generator. `example` are sizes of which none is 0, 1 or that of another dim: one
-    export at them serves all.
+    export at them serves all. `batches` are drawn from, those that stand there twice more often.
     """
 
     model: str
     mode: str
     build: Callable[[int | None], _Tensors]
-    inputs: Callable[[nn.Module, Sizes, np.random.Generator], list[Tensor]]
+    inputs: Callable[[nn.Module, Sizes, np.random.Generator], list[Any]]
     example: Sizes = (3, 17, 19)
+    batches: Sequence[int] = (1, 1, 2, 4, 8)
 
     @property
     def name(self) -> str:
@@ -46,7 +47,7 @@ class Case:
         rng = np.random.default_rng(sum(map(ord, self.name)))
         found: dict[Sizes, None] = {}
         while len(found) < count:
-            batch = int(rng.choice([1, 1, 2, 4, 8]))
+            batch = int(rng.choice(self.batches))
             length = 1 if self.mode == "decode" else int(rng.integers(8, _TOKENS // batch + 1))
             cached = int(rng.integers(16, _CACHED)) if self.mode == "decode" else 0
             found[(batch, 0 if self.model == "vit" else length, cached)] = None
@@ -96,12 +97,32 @@ class _Token(_Tensors):
     """One new token of each sequence: its logits, and the cache with it."""
 
     def forward(self, ids: Tensor, past: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        cache = transformers.DynamicCache()
-        for layer, (keys, values) in enumerate(zip(past[::2], past[1::2], strict=True)):
-            cache.update(keys, values, layer)
-        found = self.model(input_ids=ids, past_key_values=cache, use_cache=True)
+        found = self.model(input_ids=ids, past_key_values=_cache(past), use_cache=True)
         layers = found.past_key_values.layers
         return (found.logits, *(t for layer in layers for t in (layer.keys, layer.values)))
+
+
+class _Continued(_Tensors):
+    """One new token of each sequence of a decoder that reads an encoder's results, whose keys and values are cached, too."""
+
+    def forward(self, ids: Tensor, encoded: Tensor, past: Sequence[Tensor], cross: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        cache = transformers.EncoderDecoderCache(*(_cache(tensors) for tensors in (past, cross)))
+        found = self.model(decoder_input_ids=ids, encoder_outputs=(encoded,), past_key_values=cache, use_cache=True)
+        layers = found.past_key_values.self_attention_cache.layers
+        return (found.logits, *(t for layer in layers for t in (layer.keys, layer.values)))
+
+
+class _Speech(_Tensors):
+    def forward(self, features: Tensor, decoder_ids: Tensor) -> tuple[Tensor, ...]:
+        return (self.model(input_features=features, decoder_input_ids=decoder_ids, use_cache=False).logits,)
+
+
+def _cache(tensors: Sequence[Tensor]) -> Any:
+    """Keys and values of each layer as the cache of a model."""
+    cache = transformers.DynamicCache()
+    for layer, (keys, values) in enumerate(zip(tensors[::2], tensors[1::2], strict=True)):
+        cache.update(keys, values, layer)
+    return cache
 
 
 def _ids(model: nn.Module, shape: Sequence[int], rng: np.random.Generator) -> Tensor:
@@ -139,13 +160,33 @@ def _token(model: nn.Module, sizes: Sizes, rng: np.random.Generator) -> list[Any
     return [_ids(model, (batch, 1), rng), [_normal(shape, rng) for _ in range(2 * c.num_hidden_layers)]]
 
 
+def _speech(model: nn.Module, sizes: Sizes, rng: np.random.Generator) -> list[Tensor]:
+    batch, length, _ = sizes
+    c = model.config
+    return [_normal((batch, c.num_mel_bins, 2 * c.max_source_positions), rng), _ids(model, (batch, length), rng)]
+
+
+def _continued(model: nn.Module, sizes: Sizes, rng: np.random.Generator) -> list[Any]:
+    batch, _, cached = sizes
+    c = model.config
+    # those of Whisper are half a minute, whatever is said in it
+    encoded = getattr(c, "max_source_positions", cached // 2 + 7)
+    heads, width = (c.num_heads, c.d_kv) if c.model_type == "t5" else (c.decoder_attention_heads, 64)
+    layers = c.num_decoder_layers if c.model_type == "t5" else c.decoder_layers
+
+    def tensors(length: int) -> list[Tensor]:
+        return [_normal((batch, heads, length, width), rng) for _ in range(2 * layers)]
+
+    return [_ids(model, (batch, 1), rng), _normal((batch, encoded, c.d_model), rng), tensors(cached), tensors(encoded)]
+
+
 def _built(wrapper: type[_Tensors], kind: str, layers: str, most: int, **options: Any) -> Callable[[int | None], _Tensors]:
-    """What builds a model of transformers: `kind` names its class, and `layers` the option that is their number."""
+    """What builds a model of transformers: `kind` names its class, and `layers` the options that are their number."""
     of = getattr(transformers, kind)
 
     def build(wanted: int | None) -> _Tensors:
         torch.manual_seed(0)
-        config = of.config_class(**options, **{layers: most if wanted is None else min(wanted, most)})
+        config = of.config_class(**options, **dict.fromkeys(layers.split(), most if wanted is None else min(wanted, most)))
         with torch.random.fork_rng():
             return wrapper(of(config))
 
@@ -161,10 +202,23 @@ _MIXTRAL = {
     "intermediate_size": 1024, "num_local_experts": 8,
 }  # fmt: skip
 
+_T5, _WHISPER = "T5ForConditionalGeneration", "WhisperForConditionalGeneration"
+_BASE_WHISPER = {
+    "d_model": 512, "encoder_attention_heads": 8, "decoder_attention_heads": 8, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048,
+}  # fmt: skip
+_ALBERT = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+
 _CASES = (
     Case("bert", "encode", _built(_Encoder, "BertModel", "num_hidden_layers", 12), _text),
     Case("vit", "encode", _built(_Images, "ViTModel", "num_hidden_layers", 12), _images),
-    Case("t5", "encode", _built(_Sequences, "T5ForConditionalGeneration", "num_layers", 6), _pairs),
+    Case("albert", "encode", _built(_Encoder, "AlbertModel", "num_hidden_layers", 12, **_ALBERT), _text),
+    Case("t5", "encode", _built(_Sequences, _T5, "num_layers", 6), _pairs),
+    Case("t5", "decode", _built(_Continued, _T5, "num_layers", 6), _continued),
+    Case(
+        "whisper", "encode", _built(_Speech, _WHISPER, "encoder_layers decoder_layers", 6, **_BASE_WHISPER), _speech,
+        batches=(1, 2),
+    ),
+    Case("whisper", "decode", _built(_Continued, _WHISPER, "encoder_layers decoder_layers", 6, **_BASE_WHISPER), _continued),
     Case("gpt2", "prefill", _built(_Prompt, "GPT2LMHeadModel", "n_layer", 12), _prompt),
     Case("gpt2", "decode", _built(_Token, "GPT2LMHeadModel", "n_layer", 12), _token),
     Case("llama", "prefill", _built(_Prompt, "LlamaForCausalLM", "num_hidden_layers", 2, **_LLAMA), _prompt),

@@ -246,7 +246,7 @@ def main(
     only: Annotated[
         list[str] | None, typer.Option(help="A model, or a model and its mode ('gpt2 decode'); all if none is named.")
     ] = None,
-    quick: Annotated[bool, typer.Option(help="Two sizes per model of 2 layers: sized for 12 minutes on two cores.")] = False,
+    quick: Annotated[bool, typer.Option(help="Two sizes per model of 2 layers: sized for 20 minutes on two cores.")] = False,
     keep: Annotated[
         Path | None, typer.Option(help="JSON file of the rows: what it has is not measured again, what is measured is added.")
     ] = None,
