@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -119,9 +120,9 @@ def rounds_in_c(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     run = LaunchedRounds.run
 
-    def counted(self: LaunchedRounds, count: int, addresses: Sequence[int]) -> int | None:
+    def counted(self: LaunchedRounds, count: int, addresses: Sequence[int], *items: Any) -> int | None:
         found.append(count)
-        return run(self, count, addresses)
+        return run(self, count, addresses, *items)
 
     monkeypatch.setattr(LaunchedRounds, "run", counted)
     return found

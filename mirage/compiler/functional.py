@@ -128,11 +128,12 @@ def compile_functional(
         program.functions[f.name] = _Lowering(f, program, sized).run()
         loop = list_loop(module.functions[f.name], module.functions, stacked) if loops else None
         if loop is not None:
-            main = loop.functions[0].name
-            plain = {n: g for n, g in module.functions.items() if n not in stacked}
-            whole = Module({g.name: g for g in loop.functions} | plain, module.kernels, main)
-            program.add(main, *lowered(_only_called(whole), own_context()))
-            program.functions[f.name] = replace(program.functions[f.name], over_list=vm.OverList(main, loop.scan))
+            plain = {n: g for n, g in module.functions.items() if n not in stacked} | {g.name: g for g in loop.called}
+            for g in filter(None, (loop.round, loop.ahead)):
+                whole = Module({**plain, g.name: g}, module.kernels, g.name)
+                program.add(g.name, *lowered(_only_called(whole), own_context()))
+            over = vm.OverList(loop.round.name, loop.scan, loop.ahead.name if loop.ahead else "", loop.given)
+            program.functions[f.name] = replace(program.functions[f.name], over_list=over)
     code = vm.VMProgram(program.functions, tuple(program.kernels), tuple(program.types), module.main, tuple(module.data.values()))
     return replace(everything, kernels=program.kernels), Lowered(code, tuple(program.constants), program.plans)
 

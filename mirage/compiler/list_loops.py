@@ -1,7 +1,8 @@
-"""Folds and scans over lists as loops: where the items of a list turn out to be alike, they are stacked, and all rounds run in C.
+"""Folds and scans over lists as loops: where the items of a list turn out to be alike, all rounds run in C.
 
 A fold over a list is a function that matches the list, computes the next state from the head, and calls itself with the tail. The
-loop has the same steps, and reads item after item of one tensor. Lists whose items differ in shape go on to be matched.
+loop has the same steps, and reads item after item where it lies. What a step computes of its item alone, with a product in it, is
+computed of all items before. Lists whose items differ in shape go on to be matched.
 """
 
 from __future__ import annotations
@@ -10,10 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from mirage.compiler.batched import batched
-from mirage.compiler.passes.rewrite import operator_call
 from mirage.ir.annotations import Annotation, DataType, ShapeType, TupleType, symbols_in
 from mirage.ir.data import CONS, LIST, NIL
-from mirage.ir.dims import symbol
 from mirage.ir.graph.builder import FunctionBuilder
 from mirage.ir.graph.effects import is_pure_function
 from mirage.ir.graph.nodes import (
@@ -23,7 +22,6 @@ from mirage.ir.graph.nodes import (
     Construct,
     Function,
     FunctionCall,
-    Loop,
     MakeTuple,
     Match,
     MatchCast,
@@ -38,14 +36,15 @@ from mirage.ir.types import TensorType
 
 @dataclass(frozen=True)
 class ListLoop:
-    """A function over a list as a loop: `functions` are the loop, which is the first one, and what it calls.
-
-    The loop takes the tensors of the items, each stacked, the tensors of the state, and the other parameters of the function. It
-    returns a tuple of the tensors of the last state, and, of a scan, behind these, the tensors of all states, stacked.
+    """A function over a list as a loop, see `mirage.runtime.program.OverList`: the function of a `round`, whether states are
+    listed, the function that computes `ahead`, and what it is `given`. `called` are the functions that these call.
     """
 
-    functions: tuple[Function, ...]
+    round: Function
     scan: bool
+    ahead: Function | None
+    given: tuple[int, ...]
+    called: tuple[Function, ...]
 
 
 def list_loop(f: Function, functions: Mapping[str, Function], stacked: Collection[str]) -> ListLoop | None:
@@ -63,7 +62,7 @@ def list_loop(f: Function, functions: Mapping[str, Function], stacked: Collectio
     given = [*(p.annotation for p in fixed), state.annotation, item]
     if not set().union(*map(symbols_in, given)) <= determined(given):
         return None
-    return _Maker(f, step, call, more, functions).make(items, states, scan)
+    return _Maker(f, step, call, more, functions).make(scan)
 
 
 def _steps(f: Function, functions: Mapping[str, Function]) -> tuple[Function, FunctionCall, bool, Function] | None:
@@ -134,8 +133,7 @@ class _Maker:
         self.functions = dict(functions)
         taken = set().union(*(symbols_in(p.annotation) for p in (*f.parameters, *step.parameters)))
         taken = taken.union(*(symbols_used(b.value) for b in step.bindings))
-        self.rounds = next(n for k in range(len(taken) + 1) if (n := f"rounds{k or ''}") not in taken)
-        self.taken = taken | {self.rounds}
+        self.taken = taken
 
     def builder(self, name: str) -> FunctionBuilder:
         while name in self.functions:
@@ -144,30 +142,12 @@ class _Maker:
         b.names |= self.taken
         return b
 
-    def make(self, items: list[TensorType], states: list[TensorType], scan: bool) -> ListLoop:
-        count = symbol(self.rounds)
-        stacked = [TensorType((count, *t.shape), t.dtype) for t in items]
-        kept = [TensorType((count, *t.shape), t.dtype) for t in states] if scan else []
-        fixed = self.f.parameters[2:]
+    def make(self, scan: bool) -> ListLoop:
         ahead = self.ahead()
-        early = [] if ahead is None else [TensorType((count, *t.shape), t.dtype) for t in _leaves(ahead.first.returns)]
-        body = self.body([*stacked, *early], states, kept, ahead)
-        self.functions[body.name] = body
-        b = self.builder(f"{self.f.name}_loop")
-        of_items = [b.fresh_parameter("items", t) for t in stacked]
-        of_state = [b.fresh_parameter("state", t) for t in states]
-        others = [b.fresh_parameter(p.name, p.annotation) for p in fixed]
-        if ahead is not None:
-            given = [x for p in ahead.places for x in (of_items if p < 0 else [others[p]])]
-            made = b.emit(FunctionCall(ahead.many.name, tuple(given)))
-            of_items = [*of_items, *(b.emit(TupleItem((made,), k)) for k in range(len(early)))]
-        full = [b.emit(operator_call("full", shape=t.shape, value=0, dtype=t.dtype)) for t in kept]
-        carried: tuple[Atom, ...] = (*of_state, *full)
-        found = b.emit(Loop(body.name, (*carried, *of_items, *others), len(carried), count))
-        if len(carried) == 1:
-            found = b.emit(MakeTuple((found,)))
-        called = (body,) if ahead is None else (body, ahead.many, ahead.rest)
-        return ListLoop((b.finish(found), *called), scan)
+        round = self.round(ahead)
+        if ahead is None:
+            return ListLoop(round, scan, None, (), ())
+        return ListLoop(round, scan, ahead.many, tuple(ahead.places), (ahead.rest,))
 
     def ahead(self) -> _Ahead | None:
         """What a step computes of its item without the state, with a product in it, for all items at once; None for nothing."""
@@ -211,29 +191,21 @@ class _Maker:
         places: dict[Atom, int] = {head: -1, **{p: k for k, p in enumerate(fixed)}}
         return _Ahead(first, found[0], rest, [places[a] for a in args if a is not state])
 
-    def body(
-        self, stacked: list[TensorType], states: list[TensorType], kept: list[TensorType], ahead: _Ahead | None
-    ) -> Function:
+    def round(self, ahead: _Ahead | None) -> Function:
         b = self.builder(f"{self.f.name}_round")
-        at = b.fresh_parameter("at", TensorType((), "int64"))
-        of_state = [b.fresh_parameter("state", t) for t in states]
-        stacks = [b.fresh_parameter("kept", t) for t in kept]
-        of_items = [b.fresh_parameter("items", t) for t in stacked]
         head, _, state, *fixed = self.more.parameters
-        read = [b.emit(operator_call("take", x, at, axis=0)) for x in of_items]
+        b.fresh_parameter("at", TensorType((), "int64"))
+        of_state = [b.fresh_parameter("state", t) for t in _leaves(state.annotation)]
+        of_item = [b.fresh_parameter("item", t) for t in _leaves(head.annotation)]
+        early = [] if ahead is None else [b.fresh_parameter("early", t) for t in _leaves(ahead.first.returns)]
         values: dict[Atom, Atom] = {
-            head: self.nested(b, head.annotation, iter(read)), state: self.nested(b, state.annotation, iter(of_state))
+            head: self.nested(b, head.annotation, iter(of_item)), state: self.nested(b, state.annotation, iter(of_state))
         }  # fmt: skip
         values |= {p: b.fresh_parameter(p.name, p.annotation) for p in fixed}
-        step, given = self.step, [values[a] for a in self.call.args]
-        if ahead is not None:
-            # behind those of the item
-            step, given = ahead.rest, [*given, *read[len(_leaves(head.annotation)) :]]
-        found = b.emit(FunctionCall(step.name, tuple(given)))
+        step = self.step if ahead is None else ahead.rest
+        found = b.emit(FunctionCall(step.name, (*(values[a] for a in self.call.args), *early)))
         after = self.flat(b, found, self.step.returns)
-        written = [b.emit(operator_call("scatter", s, at, x, axis=0)) for s, x in zip(stacks, after, strict=False)]
-        results = (*after, *written)
-        return b.finish(results[0] if len(results) == 1 else b.emit(MakeTuple(results)))
+        return b.finish(after[0] if len(after) == 1 else b.emit(MakeTuple(tuple(after))))
 
     def nested(self, b: FunctionBuilder, annotation: Annotation, leaves: Iterable[Var]) -> Var:
         """A value of an annotation, of its tensors."""

@@ -63,15 +63,25 @@ def check_program(program: vm.VMProgram) -> dict[str, Facts]:
 
 
 def _check_over_list(program: vm.VMProgram, function: vm.VMFunction, form: vm.OverList, stacked: frozenset[str]) -> None:
-    """Raises FormatError unless the loop takes what is in the items and the state of a function that matches a list."""
-    loop, given = program.functions.get(form.function), [p.annotation for p in function.parameters]
-    listed = len(given) > 1 and isinstance(given[0], DataType) and given[0].name == LIST.name
-    if loop is None or not listed or not isinstance(function.code[0], vm.Match) or form.function in stacked or loop.dims:
-        raise FormatError(f"function {function.name!r}: {form.function!r} is no loop over its list; compile the program again")
-    assert isinstance(given[0], DataType)
-    leaves = [leaf for a in (*given[0].arguments, given[1]) for leaf in parts(a) if not isinstance(leaf, TupleType)]
-    if not all(isinstance(leaf, TensorType) for leaf in leaves) or len(loop.parameters) != len(leaves) + len(given) - 2:
-        raise FormatError(f"function {function.name!r}: {form.function!r} takes other values; compile the program again")
+    """Raises FormatError unless a round takes what is in the items and the state of a function that matches a list."""
+    wrong = FormatError(
+        f"function {function.name!r}: {form.function!r} and {form.ahead!r} are no loop over its list; compile the program again"
+    )
+    values = [p.annotation for p in function.parameters]
+    called = [program.functions.get(name) for name in (form.function, form.ahead) if name]
+    listed = len(values) > 1 and isinstance(values[0], DataType) and values[0].name == LIST.name
+    if not listed or not isinstance(function.code[0], vm.Match) or any(f is None or f.dims or f.name in stacked for f in called):
+        raise wrong
+    assert isinstance(values[0], DataType)
+    items, state = ([t for t in parts(a) if not isinstance(t, TupleType)] for a in (values[0].arguments[0], values[1]))
+    round, *ahead = [f for f in called if f is not None]
+    early = [len(i.items) for f in ahead for i in f.code if isinstance(i, vm.MakeTuple)][-1:]
+    taken = sum(len(items) if k < 0 else 1 for k in form.given)
+    if ahead and (not early or taken != len(ahead[0].parameters) or any(not -1 <= k < len(values) - 2 for k in form.given)):
+        raise wrong
+    plain = all(isinstance(t, TensorType) for t in (*items, *state))
+    if not plain or len(round.parameters) != 1 + len(state) + len(items) + sum(early) + len(values) - 2:
+        raise wrong
 
 
 def _check_batched(program: vm.VMProgram, function: vm.VMFunction, form: vm.Batched, stacked: frozenset[str]) -> None:

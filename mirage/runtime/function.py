@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from mirage.ir.annotations import DataType, PartialTensor, ShapeType, TupleType
 from mirage.ir.types import TensorType
 from mirage.remember import remember
@@ -16,7 +18,7 @@ from mirage.runtime.leaves import shape_symbols
 from mirage.runtime.list_loops import LoopOverList
 from mirage.runtime.places.place import Place, PlacedArray
 from mirage.runtime.recorded import Batching, settling, stand_ins
-from mirage.runtime.rounds import Rounds, rounds_of
+from mirage.runtime.rounds import Items, Rounds, rounds_of
 from mirage.runtime.segments import Segment, in_segments
 from mirage.runtime.sizes import SizeTable, Slots
 from mirage.runtime.stacked import Activation
@@ -154,10 +156,12 @@ class Function:
         """The result, as `Callee.run`; `args` are replaced by what the registers held."""
         return self.run_entered(self.signature.enter(args, dims), args, memory)
 
-    def rounds(self, count: int, args: list[Any], carried: int, dims: tuple[int, ...]) -> tuple[Any, ...] | None:
+    def rounds(
+        self, count: int, args: list[Any], carried: int, dims: tuple[int, ...], items: Items = (), kept: Sequence[np.ndarray] = ()
+    ) -> tuple[Any, ...] | None:
         """See `Callee.rounds`."""
         found = self._rounds
-        return None if found is None else found.run(self.signature.enter(args, dims), args, carried, count)
+        return None if found is None else found.run(self.signature.enter(args, dims), args, carried, count, items, kept)
 
     @property
     def idle_rounds(self) -> int:
@@ -234,7 +238,8 @@ class StackedFunction(Function):
             assert isinstance(values, DataType)
             # the clauses have the function that goes on item by item
             itself, choose = functions[self.function.name], self.forward
-            loop = LoopOverList(functions[over.function], itself, values.arguments[0], state, over.scan)
+            ahead = functions[over.ahead] if over.ahead else None
+            loop = LoopOverList(over, functions[over.function], ahead, itself, values.arguments[0], state)
 
             def in_a_loop(args: list[Any], frame: Any) -> Any:
                 return loop.request(args) or choose(args, frame)

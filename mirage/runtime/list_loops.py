@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,24 +10,31 @@ import numpy as np
 from mirage.errors import MirageError
 from mirage.ir.annotations import Annotation, TupleType
 from mirage.ir.graph.values import items, linked
-from mirage.runtime.recorded import Pending
+from mirage.runtime import program as vm
+from mirage.runtime.recorded import Pending, stacked
 from mirage.runtime.steps import Callee
 
-#: items of a list, at least, and bytes of each tensor in them, at most: stacking is a copy
+#: items of a list, at least; and bytes of each tensor in them, at most, where they are stacked, which is a copy
 FEWEST, MOST_BYTES = 3, 1 << 16
+#: the number of a round that does not ask for it
+_FIRST = np.zeros((), np.int64)
 
 
 class LoopOverList:
-    """What a function over a list calls instead of its clauses: a `loop`, see `mirage.runtime.program.OverList`, or else the
-    function itself, `plain`. `item` and `state` are the types of these.
+    """What a function over a list calls instead of its clauses: rounds `of` a loop, or else the function itself, `plain`.
+
+    `round` and `ahead` are the functions that `of` names, `item` and `state` the types of these.
     """
 
     stacked = False
     forward = None
     batching = None
 
-    def __init__(self, loop: Callee, plain: Callee, item: Annotation, state: Annotation, scan: bool) -> None:
-        self._loop, self._plain, self._item, self._state, self._scan = loop, plain, item, state, scan
+    def __init__(
+        self, of: vm.OverList, round: Callee, ahead: Callee | None, plain: Callee, item: Annotation, state: Annotation
+    ) -> None:
+        self._of, self._round, self._ahead, self._plain = of, round, ahead, plain
+        self._item, self._state = item, state
 
     def request(self, args: Sequence[Any]) -> tuple[Any, list[Any], tuple[int, ...]] | None:
         """The call for arguments: the list, the state, and all else. None where items are not alike, or something is recorded."""
@@ -35,50 +42,60 @@ class LoopOverList:
         if len(found) < FEWEST or any(type(a) is Pending for given in args[1:] for a in _flat(given)):
             return None
         columns = _columns(self._item, found)
-        if columns is None:
+        if columns is None or (self._ahead is not None and any(c[0].nbytes > MOST_BYTES for c in columns)):
             return None
         return self, [columns, *args], ()
 
     def run(self, args: list[Any], dims: tuple[int, ...], memory: Any) -> Any:
-        """What the function returns; `args` are stacked items, the list, the state, and all else."""
+        """What the function returns; `args` are the tensors of all items, the list, the state, and all else."""
         columns, _, state, *fixed = args
-        states = _flat(state)
         try:
-            found = self._loop.run([*columns, *states, *fixed], (), None)
+            states = self._states(columns, _flat(state), fixed)
         except MirageError:
             # item by item, what is wrong has its name
             return self._plain.run(args[1:], dims, memory)
-        if not self._scan:
-            return _nested(self._state, iter(found))
-        kept = found[len(states) :]
-        return linked([_nested(self._state, iter(row)) for row in zip(*kept, strict=True)])
+        found = [_nested(self._state, iter(s)) for s in states]
+        return linked(found) if self._of.scan else found[-1]
+
+    def _states(self, columns: list[list[np.ndarray]], state: Sequence[Any], fixed: list[Any]) -> list[Sequence[Any]]:
+        """The tensors of the state after each round, or after the last one alone."""
+        count, each = len(columns[0]), columns
+        if self._ahead is not None:
+            together = [a for k in self._of.given for a in ([stacked(c) for c in columns] if k < 0 else [fixed[k]])]
+            each = [*columns, *map(list, self._ahead.run(together, (), None))]
+        first = [_FIRST, *state, *(c[0] for c in each), *fixed]
+        kept = [np.empty((count, *a.shape), a.dtype) for a in state] if self._of.scan else []
+        last = self._round.rounds(count, first, len(state), (), each, kept)
+        if last is not None:
+            return [*zip(*kept, strict=True)] if kept else [last]
+        states: list[Sequence[Any]] = []
+        for row in zip(*each, strict=True):
+            state = _flat(self._round.run([_FIRST, *state, *row, *fixed], (), None))
+            states.append(state)
+        return states
 
 
-def _columns(annotation: Annotation, values: list[Any]) -> tuple[np.ndarray, ...] | None:
-    """The tensors of values, each stacked; None where they are not alike."""
+def _columns(annotation: Annotation, values: list[Any]) -> list[list[np.ndarray]] | None:
+    """The tensors of values, those at one place together; None where they are not alike."""
     if isinstance(annotation, TupleType):
         parts = [_columns(f, [v[k] for v in values]) for k, f in enumerate(annotation.fields)]
         known = [p for p in parts if p is not None]
-        return tuple(a for p in known for a in p) if len(known) == len(parts) else None
+        return [a for p in known for a in p] if len(known) == len(parts) else None
     first = values[0]
-    if type(first) is not np.ndarray or first.nbytes > MOST_BYTES:
+    if type(first) is not np.ndarray:
         return None
     shape, dtype = first.shape, first.dtype
     for v in values:
-        if type(v) is not np.ndarray or v.shape != shape or v.dtype is not dtype:
+        if type(v) is not np.ndarray or v.shape != shape or v.dtype is not dtype or not v.flags.c_contiguous:
             return None
-    if not shape:
-        return (np.array(values),)
-    return (np.concatenate(values).reshape(len(values), *shape),)
+    return [values]
 
 
 def _flat(value: Any) -> list[Any]:
     return [a for v in value for a in _flat(v)] if type(value) is tuple else [value]
 
 
-def _nested(annotation: Annotation, leaves: Any) -> Any:
+def _nested(annotation: Annotation, leaves: Iterator[Any]) -> Any:
     if isinstance(annotation, TupleType):
         return tuple([_nested(f, leaves) for f in annotation.fields])
     return next(leaves)
-
-

@@ -329,13 +329,18 @@ class Batched:
 
 @dataclass(frozen=True)
 class OverList:
-    """A function over a list, its first parameter, with a state, its second one, as a loop: a function of the tensors of the
-    items, each stacked, those of the state, and all other parameters. It returns a tuple of the tensors of the last state and, of
-    a `scan`, which lists the states, behind these the tensors of all states, stacked.
+    """A function over a list, its first parameter, with a state, its second one, as a loop, which lists the states in a `scan`.
+
+    A round is a function of its number, the tensors of the state, those of the item, those that are computed of the item
+    beforehand, and all other parameters; it returns the tensors of the next state. What is computed beforehand, of all items at
+    once, is a tuple of tensors, each with a row for every item, by the function `ahead`, if there is one: `given` has for each of
+    its parameters which one it is of those that are neither list nor state, or -1 for the tensors of the items, each stacked.
     """
 
     function: str
     scan: bool
+    ahead: str = ""
+    given: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ a call of a Python function, or a carried tensor that comes back in another's pl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from mirage.runtime.places.host import HOST
 from mirage.runtime.sizes import Slots
 from mirage.runtime.steps import Steps, noted
 
+#: for each of some parameters, its tensors of all rounds
+Items: TypeAlias = Sequence[Sequence[np.ndarray]]
 #: sizes whose rounds are kept
 _KEPT = 16
 
@@ -80,14 +82,17 @@ class Rounds:
             register = self._views[register][0]
         return register
 
-    def run(self, entry: Entry, args: Sequence[Any], carried: int, count: int) -> tuple[Any, ...] | None:
+    def run(
+        self, entry: Entry, args: Sequence[Any], carried: int, count: int, items: Items, kept: Sequence[np.ndarray]
+    ) -> tuple[Any, ...] | None:
         """What is carried after so many rounds, 1 at least; None where these are left to the machine.
 
-        `args` are those of the first round, with the index, for which the sizes in `entry` are: `carried` many behind the index.
-        Raises what the calls of the body do.
+        `args` are those of the first round, with the index, for which the sizes in `entry` are: `carried` many behind the index,
+        and behind these `items`, for each its tensors of all rounds. `kept`, if given, takes what is carried after each round,
+        along a leading dim. Raises what the calls of the body do.
         """
         if entry not in self._ready:
-            first = self._prepare(entry, args, carried)
+            first = self._prepare(entry, args, carried, len(items), bool(kept))
             remember(self._ready, entry, None if first is None else [first], _KEPT)
         free = self._ready[entry]
         if free is None:
@@ -95,17 +100,17 @@ class Rounds:
         try:
             ready = free.pop()
         except IndexError:
-            again = self._prepare(entry, args, carried)
+            again = self._prepare(entry, args, carried, len(items), bool(kept))
             assert again is not None, "as for the same sizes before"
             ready = again
-        result = ready.run(args, count)
+        result = ready.run(args, count, items, kept)
         # after an error, it is dropped
         free.append(ready)
         return result
 
-    def _prepare(self, entry: Entry, args: Sequence[Any], carried: int) -> _Ready | None:
+    def _prepare(self, entry: Entry, args: Sequence[Any], carried: int, items: int, keeps: bool) -> _Ready | None:
         try:
-            return _Ready(self, entry, args, carried)
+            return _Ready(self, entry, args, carried, items, keeps)
         except _Unknown:
             return None
 
@@ -132,7 +137,7 @@ def rounds_of(function: vm.VMFunction, layout: FrameLayout, steps: Steps) -> Rou
 class _Ready:
     """The rounds of loops at some sizes. One call at a time."""
 
-    def __init__(self, body: Rounds, entry: Entry, args: Sequence[Any], carried: int) -> None:
+    def __init__(self, body: Rounds, entry: Entry, args: Sequence[Any], carried: int, items: int, keeps: bool) -> None:
         self._body, self._name = body, body._function.name
         self._frame = Frame(body._layout)
         self._frame.enter(entry, None)
@@ -145,14 +150,23 @@ class _Ready:
         self._places: dict[tuple[int, int], int] = {}
         result = body._function.code[-1]
         assert isinstance(result, vm.Return)
-        items = (result.value,) if carried == 1 else body._tuples.get(body.root(result.value), ())
-        if len(items) != carried:
+        after = (result.value,) if carried == 1 else body._tuples.get(body.root(result.value), ())
+        if len(after) != carried:
             raise _Unknown
-        self._fields = [body.root(r) for r in items]
-        for j, (root, register) in enumerate(zip(self._fields, items, strict=True), 1):
+        self._fields = [body.root(r) for r in after]
+        for j, (root, register) in enumerate(zip(self._fields, after, strict=True), 1):
             found = self._tensor(register, 0)[0]
             # what comes back in another's place would live longer than until the next round
             if (root <= carried and root != j) or found.shape != args[j].shape or found.dtype != args[j].dtype:
+                raise _Unknown
+        #: of registers whose tensor is another one in each round, which one: items, then what is carried, and what comes of it
+        self._each = {1 + carried + k: k for k in range(items)}
+        self._keeps = keeps
+        if keeps:
+            self._each |= {1 + j: items + j for j in range(carried)}
+            self._each |= {root: items + carried + j for j, root in enumerate(self._fields)}
+            if len(self._each) < items + 2 * carried or not set(self._fields) <= body._fresh.keys():
+                # what a round keeps is not what it has made for that alone
                 raise _Unknown
         #: the call of each launch of a round
         self._calls: list[LaunchedCall] = []
@@ -194,6 +208,11 @@ class _Ready:
             self._tensors.append(array)
         return self._tensors[place], place
 
+    def _place(self, register: int, place: int) -> int:
+        """That of a tensor, as `LaunchedRounds` has it."""
+        root = self._body.root(register)
+        return -1 - self._each[root] if root in self._each else place
+
     def _launches(self, kind: int, carried: int) -> list[tuple[Launch, Sequence[int]]]:
         """Those of the first round, of odd or of even ones, with the places of their tensors."""
         turn = kind % 2
@@ -203,26 +222,36 @@ class _Ready:
             launches = call.prepare([a for a, _ in given], self._slots)
             if launches is None:
                 raise _Unknown
-            places = [place for _, place in given]
+            places = [self._place(r, place) for r, (_, place) in zip(call.registers, given, strict=True)]
             if kind:
                 # what the round before has made
                 for k, r in enumerate(call.registers):
                     root = self._body.root(r)
-                    if 1 <= root <= carried and self._fields[root - 1] != root:
+                    if root not in self._each and 1 <= root <= carried and self._fields[root - 1] != root:
                         places[k] = self._tensor(self._fields[root - 1], 1 - turn)[1]
             found += [(launch, places) for launch in launches]
             if not kind:
                 self._calls += [call] * len(launches)
         return found
 
-    def run(self, args: Sequence[Any], count: int) -> tuple[Any, ...]:
+    def run(self, args: Sequence[Any], count: int, items: Items, kept: Sequence[np.ndarray]) -> tuple[Any, ...]:
         """As `Rounds.run`."""
         for k in range(1, self._given):
             self._addresses[k] = address(args[k])
-        failed = self._rounds.run(count, self._addresses)
+        each = None
+        if self._each:
+            each = np.empty((max(self._each.values()) + 1, count), np.uintp)
+            for k, tensors in enumerate(items):
+                each[k] = [address(a) for a in tensors]
+            for j, rows in enumerate(kept, len(items)):
+                each[j + len(kept)] = address(rows) + np.arange(count, dtype=np.uintp) * rows.strides[0]
+                each[j, 0], each[j, 1:] = address(args[1 + j - len(items)]), each[j + len(kept), :-1]
+        failed = self._rounds.run(count, self._addresses, each)
         if failed is not None:
             call = self._calls[failed]
             raise noted(self._rounds.error(), self._name, call.at)
+        if self._keeps:
+            return tuple(rows[-1].reshape(a.shape) for rows, a in zip(kept, args[1:], strict=False))
         return tuple(self._field(root, args[j], args, (count - 1) % 2) for j, root in enumerate(self._fields, 1))
 
     def _field(self, root: int, like: np.ndarray, args: Sequence[Any], turn: int) -> np.ndarray:

@@ -62,10 +62,20 @@ class Callee(Protocol):
         """The result for arguments and extra shape arguments; `memory` has room for the arena, if it is given."""
         ...
 
-    def rounds(self, count: int, args: list[Any], carried: int, dims: tuple[int, ...]) -> tuple[Any, ...] | None:
+    def rounds(
+        self,
+        count: int,
+        args: list[Any],
+        carried: int,
+        dims: tuple[int, ...],
+        items: Sequence[Sequence[np.ndarray]] = (),
+        kept: Sequence[np.ndarray] = (),
+    ) -> tuple[Any, ...] | None:
         """What a loop over the function carries after so many rounds, 1 at least, in C; None where it runs round by round.
 
-        `args` are those of the first round, of which the first is the index and so many behind it are carried.
+        `args` are those of the first round, of which the first is the index and so many behind it are carried. Behind these are
+        those that each round has others of: `items` has them for all rounds. `kept`, if given, takes what is carried after each
+        round, along a leading dim.
         """
         ...
 

@@ -35,8 +35,8 @@ def test_models_are_loops() -> None:
 
 def test_products_of_items_are_computed_before_the_first_round() -> None:
     (loop,) = loops(lambda xs, h, w: mi.fold(lambda h, x: mi.tanh(x @ w + h @ w), h, xs), VECTORS)
-    _, body, many, rest = loop.functions
-    assert products(many) == products(rest) == 1 and not products(body)
+    many, (rest,) = loop.ahead, loop.called
+    assert many is not None and products(many) == products(rest) == 1 and not products(loop.round)
     # the left operand has a row for each item
     (product,) = (b for b in many.bindings if isinstance(b.value, OpCall) and b.value.op == "matmul")
     assert str(product.var.annotation) == "float32[cells, n]"
@@ -44,10 +44,10 @@ def test_products_of_items_are_computed_before_the_first_round() -> None:
 
 def test_what_needs_the_state_is_not() -> None:
     (loop,) = loops(lambda xs, h, w: mi.fold(lambda h, x: mi.tanh((x + h) @ w), h, xs), VECTORS)
-    assert len(loop.functions) == 2
+    assert loop.ahead is None and not loop.called
     # without a product it is not worth the memory
     (loop,) = loops(lambda xs, h, w: mi.fold(lambda h, x: mi.tanh(x) + h @ w, h, xs), VECTORS)
-    assert len(loop.functions) == 2
+    assert loop.ahead is None and not loop.called
 
 
 def test_states_of_other_types_are_no_loops() -> None:

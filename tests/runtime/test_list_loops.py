@@ -53,14 +53,33 @@ def test_models(name: str, loops: list[int]) -> None:
         assert bool(loops) == (steps >= list_loops.FEWEST)
 
 
-def test_kernels_within(loops: list[int]) -> None:
-    fn, specs, wanted = MODELS["char_rnn"]
+@pytest.mark.parametrize("name", ["rnn", "gru", "lstm", "mlp", "char_rnn"])
+def test_all_rounds_are_in_c(name: str, loops: list[int], rounds_in_c: list[int]) -> None:
+    fn, specs, wanted = MODELS[name]
     run = mi.compile(fn, specs)
-    args = arguments(np.random.default_rng(1), "char_rnn", steps=70)
-    for _ in range(3):
+    for seed, steps in ((1, 70), (2, 70), (3, 5)):
+        args = arguments(np.random.default_rng(seed), name, steps=steps)
         for f, w in zip(flat(run(*args)), flat(wanted(*in_float64(args))), strict=True):
             np.testing.assert_allclose(f, w, rtol=1e-3, atol=1e-4)
-    assert len(loops) == 3
+    assert len(loops) == 3 and rounds_in_c == [70, 70, 5]
+
+
+def test_a_state_that_is_another_before_goes_round_by_round(loops: list[int], rounds_in_c: list[int]) -> None:
+    """What a scan keeps of a round is to be in memory of its own."""
+
+    def program(xs: Any, a: Any, b: Any) -> Any:
+        return mi.scan(lambda state, x: (state[1], state[0] + x), (a, b), xs)
+
+    v = mi.tensor("n")
+    run = mi.compile(program, {"xs": mi.List(v), "a": v, "b": v})
+    xs, a, b = vectors(*[3] * 5), np.zeros(3, np.float32), np.ones(3, np.float32)
+    for _ in range(2):
+        state = a, b
+        for found, x in zip(run(xs, a, b), xs, strict=True):
+            state = state[1], state[0] + x
+            for f, w in zip(found, state, strict=True):
+                np.testing.assert_allclose(f, w, rtol=1e-5)
+    assert len(loops) == 2 and not rounds_in_c
 
 
 def test_items_of_several_shapes_go_one_by_one(loops: list[int]) -> None:
@@ -73,15 +92,21 @@ def test_items_of_several_shapes_go_one_by_one(loops: list[int]) -> None:
     assert not loops
 
 
-def test_large_items_go_one_by_one(loops: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    run = mi.compile(lambda xs, h: mi.fold(lambda h, x: h * x, h, xs), VECTORS, without=PLAIN)
-    xs, h = vectors(*[5] * 4), np.ones(5, np.float32)
-    wanted = np.prod(xs, 0)
-    np.testing.assert_allclose(run(xs, h), wanted, rtol=1e-5)
+def test_large_items_are_not_stacked(loops: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = {"xs": mi.List(mi.tensor(1, "n")), "h": mi.tensor(1, "n"), "w": mi.tensor("n", "n")}
+    run = mi.compile(lambda xs, h, w: mi.fold(lambda h, x: h + mi.tanh(x @ w), h, xs), specs, without=PLAIN)
+    xs, h, w = [x[None] for x in vectors(*[5] * 4)], np.ones((1, 5), np.float32), np.eye(5, dtype=np.float32)
+    wanted = h + sum(np.tanh(x) for x in xs)
+    np.testing.assert_allclose(run(xs, h, w), wanted, rtol=1e-5)
     assert loops == [1]
+    # one by one then, as products of all items would need a copy of them
     monkeypatch.setattr(list_loops, "MOST_BYTES", 16)
-    np.testing.assert_allclose(run(xs, h), wanted, rtol=1e-5)
+    np.testing.assert_allclose(run(xs, h, w), wanted, rtol=1e-5)
     assert loops == [1]
+    # those that are read where they lie may be of any size
+    run = mi.compile(lambda xs, h: mi.fold(lambda h, x: h * x, h, xs), VECTORS, without=PLAIN)
+    np.testing.assert_allclose(run([x[0] for x in xs], h[0]), np.prod(xs, 0)[0], rtol=1e-5)
+    assert loops == [1, 1]
 
 
 def test_tuples_of_tensors(loops: list[int]) -> None:
@@ -167,9 +192,12 @@ def test_loops_are_checked() -> None:
     name, f = next((n, f) for n, f in program.functions.items() if f.over_list is not None)
     assert f.over_list is not None
     check_program(program)
-    for wrong in ("nothing", program.main, name):
-        bad = {**program.functions, name: replace(f, over_list=vm.OverList(wrong, False))}
-        with pytest.raises(FormatError, match="is no loop over its list"):
+    own = f.over_list.function
+    forms = [vm.OverList(wrong, False) for wrong in ("nothing", program.main, name)]
+    forms += [vm.OverList(own, False, "nothing", (-1,)), vm.OverList(own, False, own, (-1,)), vm.OverList(own, False, own, (2,))]
+    for form in forms:
+        bad = {**program.functions, name: replace(f, over_list=form)}
+        with pytest.raises(FormatError, match="no loop over its list"):
             check_program(replace(program, functions=bad))
     loop = program.functions[f.over_list.function]
     short = {**program.functions, loop.name: replace(loop, parameters=loop.parameters[1:])}

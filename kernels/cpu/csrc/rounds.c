@@ -19,7 +19,9 @@ typedef struct {
     const launch *launches; /* of the first round, of odd and of even ones, `count` of each */
     const pointer *pointers;
     void *const *tensors;
-    long count, n_pointers;
+    const pointer *each;  /* those that every round has other tensors for: tensor t of round i is items[t * n_rounds + i] */
+    void *const *items;
+    long count, n_pointers, n_each, n_rounds;
     long *index;  /* the number of the round */
     long failed;  /* the launch that failed */
 } rounds;
@@ -33,6 +35,7 @@ int mi_rounds(rounds *r, long first, long end, mi_pool_run_fn *pool, int threads
     for (long i = first; i < end; i++) {
         const launch *l = r->launches + (i ? 2 - i % 2 : 0) * r->count;
         *r->index = i;
+        for (long k = 0; k < r->n_each; k++) *r->each[k].to = r->items[r->each[k].tensor * r->n_rounds + i];
         for (long k = 0; k < r->count; k++) {
             const int status = l[k].run(l[k].args, pool, threads);
             if (status) {

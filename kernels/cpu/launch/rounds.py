@@ -75,8 +75,8 @@ class _Rounds(ctypes.Structure):
     """`rounds` of rounds.c."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("launches", "pointers", "tensors")),
-        *((name, ctypes.c_long) for name in ("count", "n_pointers")),
+        *((name, ctypes.c_void_p) for name in ("launches", "pointers", "tensors", "each", "items")),
+        *((name, ctypes.c_long) for name in ("count", "n_pointers", "n_each", "n_rounds")),
         ("index", ctypes.c_void_p),
         ("failed", ctypes.c_long),
     )
@@ -126,8 +126,9 @@ def scatter_row(x: np.ndarray, index: np.ndarray, values: np.ndarray, axis: int)
 class LaunchedRounds:
     """All rounds of a loop.
 
-    `launches` are those of the first round, of odd and of even ones, each with the places of its tensors among all; `index` is
-    the int64 in which launches find the number of the round. One call at a time. Raises NoCompilerError, CompilerError and
+    `launches` are those of the first round, of odd and of even ones, each with the places of its tensors among all, or, of those
+    that every round has others for, -1 and less; `index` is the int64 in which launches find the number of the round. One call at
+    a time. Raises NoCompilerError, CompilerError and
     UnsafeCacheError as `toolchain.compile`.
     """
 
@@ -139,24 +140,28 @@ class LaunchedRounds:
         self._index = index
         flat = [entry for kind in launches for entry in kind]
         calls = (_Launch * max(len(flat), 1))(*(_Launch(one.function, one.args) for one, _ in flat))
-        pointers = [_Pointer(to, places[k]) for one, places in flat for to, k in one.pointers]
+        pointers = [_Pointer(to, places[k]) for one, places in flat for to, k in one.pointers if places[k] >= 0]
         kept = (_Pointer * max(len(pointers), 1))(*pointers)
+        each = [_Pointer(to, -1 - places[k]) for one, places in flat for to, k in one.pointers if places[k] < 0]
+        own = (_Pointer * max(len(each), 1))(*each)
         #: the addresses of all tensors
         self.tensors = (ctypes.c_void_p * max(tensors, 1))()
-        starts = [ctypes.addressof(a) for a in (calls, kept, self.tensors)]
-        self._args = _Rounds(*starts, len(first), len(pointers), address(index), 0)
+        starts = [ctypes.addressof(a) for a in (calls, kept, self.tensors, own)]
+        self._args = _Rounds(*starts, None, len(first), len(pointers), len(each), 0, address(index), 0)
         self._reference = ctypes.byref(self._args)
-        self._keep = calls, kept
+        self._keep = calls, kept, own
         self._status = 0
         self._run = _library().mi_rounds
         self._pool, self._threads = ctypes.c_void_p(run_address()), ctypes.c_int(num_threads())
 
-    def run(self, count: int, addresses: Sequence[int]) -> int | None:
-        """Make so many rounds, with all tensors at these addresses.
+    def run(self, count: int, addresses: Sequence[int], items: np.ndarray | None = None) -> int | None:
+        """Make so many rounds, with all tensors at these addresses, and those of each round at `items[tensor, round]` (uintp).
 
         None, or the number of the launch of a round that failed, which ends them: `error` says why.
         """
         self.tensors[: len(addresses)] = list(addresses)
+        if items is not None:
+            self._args.items, self._args.n_rounds = address(items), count
         done, more = 0, _FIRST
         while done < count:
             end = min(count, done + more)
