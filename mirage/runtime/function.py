@@ -18,11 +18,11 @@ from mirage.runtime.leaves import shape_symbols
 from mirage.runtime.list_loops import LoopOverList
 from mirage.runtime.places.place import Place, PlacedArray
 from mirage.runtime.recorded import Batching, settling, stand_ins
-from mirage.runtime.rounds import Items, Rounds, rounds_of
+from mirage.runtime.rounds import Rounds, rounds_of
 from mirage.runtime.segments import Segment, in_segments
 from mirage.runtime.sizes import SizeTable, Slots
 from mirage.runtime.stacked import Activation
-from mirage.runtime.steps import Callee, Kernel, Source, Step, Steps, noted
+from mirage.runtime.steps import Callee, Items, Kernel, Source, Step, Steps, noted
 
 
 class Function:

@@ -11,8 +11,8 @@ from mirage.errors import MirageError
 from mirage.ir.annotations import Annotation, TupleType
 from mirage.ir.graph.values import items, linked
 from mirage.runtime import program as vm
-from mirage.runtime.recorded import Pending, stacked
-from mirage.runtime.steps import Callee
+from mirage.runtime.recorded import Pending
+from mirage.runtime.steps import Callee, Items
 
 #: items of a list, at least; and bytes of each tensor in them, at most, where they are stacked, which is a copy
 FEWEST, MOST_BYTES = 3, 1 << 16
@@ -59,10 +59,11 @@ class LoopOverList:
 
     def _states(self, columns: list[list[np.ndarray]], state: Sequence[Any], fixed: list[Any]) -> list[Sequence[Any]]:
         """The tensors of the state after each round, or after the last one alone."""
-        count, each = len(columns[0]), columns
+        count = len(columns[0])
+        each: Items = columns
         if self._ahead is not None:
-            together = [a for k in self._of.given for a in ([stacked(c) for c in columns] if k < 0 else [fixed[k]])]
-            each = [*columns, *map(list, self._ahead.run(together, (), None))]
+            together = [a for k in self._of.given for a in ([_stacked(c) for c in columns] if k < 0 else [fixed[k]])]
+            each = [*columns, *self._ahead.run(together, (), None)]
         first = [_FIRST, *state, *(c[0] for c in each), *fixed]
         kept = [np.empty((count, *a.shape), a.dtype) for a in state] if self._of.scan else []
         last = self._round.rounds(count, first, len(state), (), each, kept)
@@ -89,6 +90,11 @@ def _columns(annotation: Annotation, values: list[Any]) -> list[list[np.ndarray]
         if type(v) is not np.ndarray or v.shape != shape or v.dtype is not dtype or not v.flags.c_contiguous:
             return None
     return [values]
+
+
+def _stacked(tensors: Sequence[np.ndarray]) -> np.ndarray:
+    shape = tensors[0].shape
+    return np.concatenate(tensors).reshape(len(tensors), *shape) if shape else np.array(tensors)
 
 
 def _flat(value: Any) -> list[Any]:

@@ -6,14 +6,15 @@ a call of a Python function, or a carried tensor that comes back in another's pl
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from mirage.ir.types import ELEMENTS
 from mirage.kernels.cpu.launch.memory import address, aligned
-from mirage.kernels.cpu.launch.rounds import Launch, LaunchedRounds, scatter_row
+from mirage.kernels.cpu.launch.rounds import Item, Launch, LaunchedRounds, scatter_row
 from mirage.remember import remember
 from mirage.runtime import program as vm
 from mirage.runtime.frame import Frame, FrameLayout
@@ -21,10 +22,8 @@ from mirage.runtime.guards import Entry
 from mirage.runtime.launchable import LaunchedCall, launched, one
 from mirage.runtime.places.host import HOST
 from mirage.runtime.sizes import Slots
-from mirage.runtime.steps import Steps, noted
+from mirage.runtime.steps import Items, Steps, noted
 
-#: for each of some parameters, its tensors of all rounds
-Items: TypeAlias = Sequence[Sequence[np.ndarray]]
 #: sizes whose rounds are kept
 _KEPT = 16
 
@@ -161,7 +160,9 @@ class _Ready:
                 raise _Unknown
         #: of registers whose tensor is another one in each round, which one: items, then what is carried, and what comes of it
         self._each = {1 + carried + k: k for k in range(items)}
-        self._keeps = keeps
+        self._keeps, self._carried = keeps, range(1, 1 + carried)
+        #: those of them that launches read
+        self._read: set[int] = set()
         if keeps:
             self._each |= {1 + j: items + j for j in range(carried)}
             self._each |= {root: items + carried + j for j, root in enumerate(self._fields)}
@@ -208,10 +209,15 @@ class _Ready:
             self._tensors.append(array)
         return self._tensors[place], place
 
-    def _place(self, register: int, place: int) -> int:
+    def _place(self, register: int, place: int, kind: int) -> int:
         """That of a tensor, as `LaunchedRounds` has it."""
         root = self._body.root(register)
-        return -1 - self._each[root] if root in self._each else place
+        number = self._each.get(root)
+        # the first round finds what is carried where it was given
+        if number is None or (not kind and root in self._carried):
+            return place
+        self._read.add(number)
+        return -1 - number
 
     def _launches(self, kind: int, carried: int) -> list[tuple[Launch, Sequence[int]]]:
         """Those of the first round, of odd or of even ones, with the places of their tensors."""
@@ -222,7 +228,7 @@ class _Ready:
             launches = call.prepare([a for a, _ in given], self._slots)
             if launches is None:
                 raise _Unknown
-            places = [self._place(r, place) for r, (_, place) in zip(call.registers, given, strict=True)]
+            places = [self._place(r, place, kind) for r, (_, place) in zip(call.registers, given, strict=True)]
             if kind:
                 # what the round before has made
                 for k, r in enumerate(call.registers):
@@ -240,12 +246,18 @@ class _Ready:
             self._addresses[k] = address(args[k])
         each = None
         if self._each:
-            each = np.empty((max(self._each.values()) + 1, count), np.uintp)
-            for k, tensors in enumerate(items):
-                each[k] = [address(a) for a in tensors]
-            for j, rows in enumerate(kept, len(items)):
-                each[j + len(kept)] = address(rows) + np.arange(count, dtype=np.uintp) * rows.strides[0]
-                each[j, 0], each[j, 1:] = address(args[1 + j - len(items)]), each[j + len(kept), :-1]
+            each = (Item * (max(self._each.values()) + 1))()
+            lists = []
+            for k in self._read:
+                # what is carried into a round is what the round before has made
+                j = k - len(items)
+                rows = items[k] if j < 0 else kept[j % len(kept)]
+                if isinstance(rows, np.ndarray):
+                    step = rows.strides[0]
+                    each[k].rows, each[k].step = address(rows) - step * (0 <= j < len(kept)), step
+                else:
+                    lists.append((ctypes.c_void_p * count)(*map(address, rows)))
+                    each[k].list = ctypes.addressof(lists[-1])
         failed = self._rounds.run(count, self._addresses, each)
         if failed is not None:
             call = self._calls[failed]
@@ -259,3 +271,4 @@ class _Ready:
             return args[root].reshape(like.shape)  # type: ignore[no-any-return]
         array, _ = self._tensor(root, turn)
         return (array.copy() if root in self._body._fresh else array).reshape(like.shape)
+

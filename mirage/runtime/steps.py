@@ -21,6 +21,8 @@ from mirage.runtime.packed import is_provided, packed_function
 from mirage.runtime.places.place import Place, PlacedArray
 from mirage.runtime.sizes import SizeTable, Slots
 
+#: for each of some parameters of a loop's body, its tensors of all rounds, or one with a row for each
+Items: TypeAlias = Sequence[Sequence[np.ndarray] | np.ndarray]
 Step: TypeAlias = Callable[[list[Any], Frame], None]
 
 
@@ -68,7 +70,7 @@ class Callee(Protocol):
         args: list[Any],
         carried: int,
         dims: tuple[int, ...],
-        items: Sequence[Sequence[np.ndarray]] = (),
+        items: Items = (),
         kept: Sequence[np.ndarray] = (),
     ) -> tuple[Any, ...] | None:
         """What a loop over the function carries after so many rounds, 1 at least, in C; None where it runs round by round.

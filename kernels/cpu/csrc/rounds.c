@@ -15,13 +15,20 @@ typedef struct {
     long tensor;
 } pointer;
 
+/* A tensor that is another one in each round: those of a list, or rows of a tensor, `step` bytes apart. */
+typedef struct {
+    void *const *list;
+    char *rows;
+    long step;
+} item;
+
 typedef struct {
     const launch *launches; /* of the first round, of odd and of even ones, `count` of each */
     const pointer *pointers;
     void *const *tensors;
-    const pointer *each;  /* those that every round has other tensors for: tensor t of round i is items[t * n_rounds + i] */
-    void *const *items;
-    long count, n_pointers, n_each, n_rounds;
+    const pointer *each; /* those that point to items */
+    const item *items;
+    long count, n_pointers, n_each;
     long *index;  /* the number of the round */
     long failed;  /* the launch that failed */
 } rounds;
@@ -35,7 +42,10 @@ int mi_rounds(rounds *r, long first, long end, mi_pool_run_fn *pool, int threads
     for (long i = first; i < end; i++) {
         const launch *l = r->launches + (i ? 2 - i % 2 : 0) * r->count;
         *r->index = i;
-        for (long k = 0; k < r->n_each; k++) *r->each[k].to = r->items[r->each[k].tensor * r->n_rounds + i];
+        for (long k = 0; k < r->n_each; k++) {
+            const item *of = r->items + r->each[k].tensor;
+            *r->each[k].to = of->list ? of->list[i] : of->rows + i * of->step;
+        }
         for (long k = 0; k < r->count; k++) {
             const int status = l[k].run(l[k].args, pool, threads);
             if (status) {

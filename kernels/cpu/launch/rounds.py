@@ -71,12 +71,18 @@ class _Pointer(ctypes.Structure):
     _fields_ = (("to", ctypes.c_void_p), ("tensor", ctypes.c_long))
 
 
+class Item(ctypes.Structure):
+    """`item` of rounds.c."""
+
+    _fields_ = (("list", ctypes.c_void_p), ("rows", ctypes.c_void_p), ("step", ctypes.c_long))
+
+
 class _Rounds(ctypes.Structure):
     """`rounds` of rounds.c."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("launches", "pointers", "tensors", "each", "items")),
-        *((name, ctypes.c_long) for name in ("count", "n_pointers", "n_each", "n_rounds")),
+        *((name, ctypes.c_long) for name in ("count", "n_pointers", "n_each")),
         ("index", ctypes.c_void_p),
         ("failed", ctypes.c_long),
     )
@@ -147,21 +153,21 @@ class LaunchedRounds:
         #: the addresses of all tensors
         self.tensors = (ctypes.c_void_p * max(tensors, 1))()
         starts = [ctypes.addressof(a) for a in (calls, kept, self.tensors, own)]
-        self._args = _Rounds(*starts, None, len(first), len(pointers), len(each), 0, address(index), 0)
+        self._args = _Rounds(*starts, None, len(first), len(pointers), len(each), address(index), 0)
         self._reference = ctypes.byref(self._args)
         self._keep = calls, kept, own
         self._status = 0
         self._run = _library().mi_rounds
         self._pool, self._threads = ctypes.c_void_p(run_address()), ctypes.c_int(num_threads())
 
-    def run(self, count: int, addresses: Sequence[int], items: np.ndarray | None = None) -> int | None:
-        """Make so many rounds, with all tensors at these addresses, and those of each round at `items[tensor, round]` (uintp).
+    def run(self, count: int, addresses: Sequence[int], items: ctypes.Array[Item] | None = None) -> int | None:
+        """Make so many rounds, with all tensors at these addresses, and those that are others in each round where `items` says.
 
         None, or the number of the launch of a round that failed, which ends them: `error` says why.
         """
         self.tensors[: len(addresses)] = list(addresses)
         if items is not None:
-            self._args.items, self._args.n_rounds = address(items), count
+            self._args.items = ctypes.addressof(items)
         done, more = 0, _FIRST
         while done < count:
             end = min(count, done + more)
