@@ -29,7 +29,7 @@ class Small(torch.nn.Module):  # type: ignore[misc,name-defined]
 
 def row(peers: dict[str, float], ours: float, mode: str = "encode") -> FlowRow:
     best = min(peers, key=lambda n: peers[n])
-    return FlowRow("m", mode, 2, 1, 7, 0, peers, best, ours, peers[best] / ours, 1.0, 2.0, 3, 4, 5.0)
+    return FlowRow("m", mode, 2, 1, 7, 0, peers, best, ours, ours / 2, peers[best] / ours, 1.0, 2.0, 3, 4, 5.0)
 
 
 def test_a_model_is_counted_and_profiled() -> None:
@@ -67,10 +67,10 @@ def test_sizes_are_the_same_in_every_run_and_distinct() -> None:
 def test_tables() -> None:
     rows = [row({"a": 4.0, "b": 2.0}, 1.0), row({"a": 1.0}, 2.0, "decode")]
     means = {line[0]: line[2:] for line in mean_table(rows).rows}
-    assert means["m encode"] == ["4.00", "2.00", "2.00"]
-    assert means["m decode"] == ["0.50", "", "0.50"]
-    assert means["all"] == ["1.41", "2.00", "1.00"]
-    assert flow_table(rows).rows[1][:9] == ["m", "decode", "1", "7", "", "1.00", "", "2.00", "0.50"]
+    assert means["m encode"] == ["4.00", "2.00", "2.00", "4.00"]
+    assert means["m decode"] == ["0.50", "", "0.50", "1.00"]
+    assert means["all"] == ["1.41", "2.00", "1.00", "2.00"]
+    assert flow_table(rows).rows[1][:10] == ["m", "decode", "1", "7", "", "1.00", "", "2.00", "1.00", "0.50"]
 
 
 def test_a_name_of_nothing() -> None:
