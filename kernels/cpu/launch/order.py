@@ -28,7 +28,7 @@ Arrays: TypeAlias = Sequence[np.ndarray]
 _NO_MEMORY, _OUTSIDE = 1, 2
 #: element types by their numbers there
 _DTYPES = ("float32", "float64", "int32", "int64")
-#: elements of a row that are sorted here, at most
+#: elements that are sorted here, at most: of more, what a call of NumPy takes beside its work is less than what its vectors save
 _MOST = 512
 
 
@@ -59,16 +59,10 @@ def _topk(inputs: Arrays, outputs: Arrays, *, axis: int, largest: bool) -> _Prep
     return (args, ("x", "values", "places")) if args.dtype >= 0 and args.kept <= args.count else None
 
 
-def _sort(inputs: Arrays, outputs: Arrays, *, axis: int, descending: bool) -> _Prepared:
+def _sort(inputs: Arrays, outputs: Arrays, *, axis: int, descending: bool, result: str = "values") -> _Prepared:
     args = _rows(inputs[0], axis)
     args.kept, args.descending = args.count, descending
-    return (args, ("x", "values")) if args.dtype >= 0 and args.count <= _MOST else None
-
-
-def _argsort(inputs: Arrays, outputs: Arrays, *, axis: int, descending: bool) -> _Prepared:
-    args = _rows(inputs[0], axis)
-    args.kept, args.descending = args.count, descending
-    return (args, ("x", "places")) if args.dtype >= 0 else None
+    return (args, ("x", result)) if args.dtype >= 0 and inputs[0].size <= _MOST else None
 
 
 def _cumsum(inputs: Arrays, outputs: Arrays, *, axis: int) -> _Prepared:
@@ -96,7 +90,7 @@ def _scatter(inputs: Arrays, outputs: Arrays, *, axis: int, add: bool, along: bo
 _OPERATORS: Mapping[str, tuple[Callable[..., _Prepared], str]] = {
     "topk": (_topk, "mi_order"),
     "sort": (_sort, "mi_order"),
-    "argsort": (_argsort, "mi_order"),
+    "argsort": (functools.partial(_sort, result="places"), "mi_order"),
     "cumsum": (_cumsum, "mi_sums"),
     "scatter": (_scatter, "mi_scatter"),
     "put_along_axis": (functools.partial(_scatter, along=True), "mi_scatter"),
