@@ -24,8 +24,8 @@ from mirage.kernels.cpu.processor import processor
 #: rows up to which products of weights as they lie are the fastest; and up to which products of panels are faster than oneDNN's
 #: (`python -m benchmarks.run products`)
 FEW, FEWER = 4, 128
-#: functions of the elements of a result, as linear.c numbers them
-_ACTIVATIONS = ("", "relu", "gelu", "sigmoid", "silu", "tanh")
+#: functions of the elements of a result, as linear.c numbers them behind that which changes nothing
+ACTIVATIONS = ("relu", "gelu", "sigmoid", "silu", "tanh")
 
 _Arrays = Sequence[np.ndarray]
 _Shape = tuple[int, ...]
@@ -50,15 +50,13 @@ def matmul(
 
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory.
     """
-    x, w, *added = inputs
-    panels: Panels | None = added.pop(0) if packed else None
+    x, w, added, panels = _operands(inputs, packed)
     (out,) = outputs
-    given = (x, w, *added)
-    found = _products(x, w, panels, out, left, right) if _is_float32(given, outputs) else None
+    found = _products(x, w, panels, out, left, right) if _is_float32((x, w, *added), outputs) else None
     if found is None:
-        return blas.matmul(given, outputs, left=left, right=right, bias=bias, relu=relu)
+        return blas.matmul((x, w, *added), outputs, left=left, right=right, bias=bias, relu=relu)
     products = Products.from_buffer_copy(found.products)
-    products.activation = _ACTIVATIONS.index("relu" if relu else activation)
+    products.activation = _number("relu" if relu else activation)
     summand = added[0] if bias else None
     if summand is not None and not _fits(products, summand, out):
         # it is added to what is in the result
@@ -99,8 +97,7 @@ def prepare_matmul(
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory for the panels;
     the launch fails with MirageError without memory.
     """
-    x, w, *added = inputs
-    panels: Panels | None = added.pop(0) if packed else None
+    x, w, added, panels = _operands(inputs, packed)
     (out,) = outputs
     found = _products(x, w, panels, out, left, right) if _is_float32((x, w), outputs) else None
     if found is None:
@@ -108,7 +105,7 @@ def prepare_matmul(
     args = Products.from_buffer_copy(found.products)
     if bias and not (_is_float32(added, ()) and _fits(args, added[0], out)):
         return None
-    args.activation = _ACTIVATIONS.index("relu" if relu else activation)
+    args.activation = _number("relu" if relu else activation)
     names = [*_exchanged(("x", "w"), found), *["panels"] * packed, *["added"] * bias, "out"]
     return _launch(args, names, panels.array if args.packed and panels else None)
 
@@ -129,6 +126,18 @@ def prepare_contraction(
     if found is None:
         return None
     return _launch(Products.from_buffer_copy(found.products), (*_exchanged(("x", "w"), found), "out"))
+
+
+def _operands(inputs: Sequence[Any], packed: bool) -> tuple[np.ndarray, np.ndarray, list[np.ndarray], Panels | None]:
+    """The factors of a product, what is added to it, and the panels of the second factor."""
+    x, w, *added = inputs
+    panels = added.pop(0) if packed else None
+    return x, w, added, panels
+
+
+def _number(activation: str) -> int:
+    """What linear.c calls a function."""
+    return 1 + ACTIVATIONS.index(activation) if activation else 0
 
 
 def _launch(args: Products, names: Sequence[str], panels: np.ndarray | None = None) -> Launch:

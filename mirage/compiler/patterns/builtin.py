@@ -15,10 +15,9 @@ from mirage.ir.graph_operator import GraphElementwise
 from mirage.ir.operator import REGISTRY, Elementwise
 from mirage.ir.operators.contraction import normalize_axes
 from mirage.ir.types import DTYPES, TensorType, is_one
+from mirage.kernels.cpu.launch.linear import ACTIVATIONS
 
 _FLOATS = tuple(DTYPES)
-#: what `onednn.linear` computes of a product
-ACTIVATIONS = ("gelu", "relu", "sigmoid", "silu", "tanh")
 
 
 def _product() -> Pattern:
