@@ -49,6 +49,7 @@ _PROVIDERS = {
     "onednn.linear": "mirage.frontends.aten.products",
     "onednn.pack": "mirage.frontends.aten.products",
     "torch.matmul": "mirage.frontends.aten.products",
+    "torch.attention": "mirage.frontends.aten.products",
     "torch.convolution": "mirage.frontends.aten.products",
 }
 

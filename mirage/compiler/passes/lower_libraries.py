@@ -26,11 +26,12 @@ OWN: Mapping[str, Mapping[str, str]] = {"torch": {"blas.matmul": "torch.matmul"}
 
 
 def run(module: Module, context: Context) -> Module:
-    """The module with matches of all registered patterns that need no package as library calls."""
+    """The module with matches of all registered patterns that need no package, or are left for here, as library calls."""
     own = {name: other for p in context.packages for name, other in OWN.get(p, {}).items()}
     # rounds of a loop are small, and run in C where they have no function of a package
     bodies = {b.value.body for f in module for b in f.bindings if isinstance(b.value, Loop)}
-    return lowered(module, context, [replace(r, function=own.get(r.function, r.function)) for r in rules()], bodies)
+    found = [replace(r, function=own.get(r.function, r.function)) for r in rules()]
+    return lowered(module, context, [*rules(context.packages, late=True), *found], bodies)
 
 
 def lowered(module: Module, context: Context, found: Sequence[Rule], bodies: Collection[str] = ()) -> Module:

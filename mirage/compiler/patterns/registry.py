@@ -33,6 +33,7 @@ class Rule:
     attributes: Attributes | None = None
     priority: int = 0
     package: str = ""
+    late: bool = False
 
 
 _rules: dict[str, Rule] = {}
@@ -49,6 +50,7 @@ def register_pattern(
     inputs: Sequence[str] | None = None,
     attributes: Attributes | None = None,
     package: str = "",
+    late: bool = False,
 ) -> Rule:
     """Compute what a pattern matches by a library function from now on (Relax, section 4.6).
 
@@ -56,7 +58,7 @@ def register_pattern(
     of a registered one, or the function, which is registered as `name`. `inputs` orders the captured operands; by default
     they come in the order of the pattern. `check(match)` refuses what the pattern cannot say; `attributes(match)` gives the
     function's keyword arguments: numbers, strings, dims and tuples of them. With a `package`, only modules whose main
-    function says `@attrs(packages=package)` use it, before the search sees them.
+    function says `@attrs(packages=package)` use it, before the search sees them, or `late`, after it.
 
     Raises PatternError if the name is taken, or an input is not captured, and DuplicateFunction.
     """
@@ -71,13 +73,15 @@ def register_pattern(
         if not isinstance(library_function, str):
             register_library(name, library_function)
         function = library_function if isinstance(library_function, str) else name
-        rule = Rule(name, pattern, function, wanted, check, attributes, priority, package)
+        rule = Rule(name, pattern, function, wanted, check, attributes, priority, package, late)
         _rules[name] = rule
     return rule
 
 
-def rules(packages: Collection[str] = ("",)) -> list[Rule]:
-    """The registered pairs of these packages, by default those of none, in the order in which they are tried."""
+def rules(packages: Collection[str] = ("",), late: bool = False) -> list[Rule]:
+    """The registered pairs of these packages, by default those of none, in the order in which they are tried: those that are
+    `late`, or the others.
+    """
     with _lock:
-        found = [r for r in _rules.values() if r.package in packages]
+        found = [r for r in _rules.values() if r.package in packages and r.late == late]
     return sorted(found, key=lambda r: -r.priority)
