@@ -137,9 +137,9 @@ def attention(
         # sums of nothing
         out.zero_()
         return
-    if mask is not None and torch.isneginf(mask).all(-1).any():
+    if bias and inputs[3].min(initial=0.0) == -np.inf and np.isneginf(inputs[3]).all(-1).any():
         # a softmax of nothing is NaN, of which flash attention makes 0
-        torch.matmul(torch.softmax(scale * (q @ k) + mask, -1), v, out=out)
+        torch.matmul(torch.softmax(scale * (q @ k) + to_torch(inputs[3]), -1), v, out=out)
         return
     out.copy_(torch.nn.functional.scaled_dot_product_attention(q, k.transpose(-1, -2), v, mask, scale=scale))
 
