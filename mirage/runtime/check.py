@@ -75,7 +75,8 @@ def _check_over_list(program: vm.VMProgram, function: vm.VMFunction, form: vm.Ov
     assert isinstance(values[0], DataType)
     items, state = ([t for t in parts(a) if not isinstance(t, TupleType)] for a in (values[0].arguments[0], values[1]))
     round, *ahead = [f for f in called if f is not None]
-    early = [len(i.items) for f in ahead for i in f.code if isinstance(i, vm.MakeTuple)][-1:]
+    last = {f.code[-1].value for f in ahead if isinstance(f.code[-1], vm.Return)}
+    early = [len(i.items) for f in ahead for i in f.code if isinstance(i, vm.MakeTuple) and i.out in last]
     taken = sum(len(items) if k < 0 else 1 for k in form.given)
     if ahead and (not early or taken != len(ahead[0].parameters) or any(not -1 <= k < len(values) - 2 for k in form.given)):
         raise wrong

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage.errors import MirageError
+from mirage.errors import FormatError, MirageError
 from mirage.ir.annotations import Annotation, TupleType
 from mirage.ir.graph.values import items, linked
 from mirage.runtime import program as vm
@@ -63,7 +63,10 @@ class LoopOverList:
         each: Items = columns
         if self._ahead is not None:
             together = [a for k in self._of.given for a in ([_stacked(c) for c in columns] if k < 0 else [fixed[k]])]
-            each = [*columns, *self._ahead.run(together, (), None)]
+            early = self._ahead.run(together, (), None)
+            if any(len(a) != count or not a.flags.c_contiguous for a in early):
+                raise FormatError(f"function {self._of.ahead!r} does not compute a row of each item; compile the program again")
+            each = [*columns, *early]
         first = [_FIRST, *state, *(c[0] for c in each), *fixed]
         kept = [np.empty((count, *a.shape), a.dtype) for a in state] if self._of.scan else []
         last = self._round.rounds(count, first, len(state), (), each, kept)

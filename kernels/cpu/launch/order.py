@@ -53,36 +53,54 @@ def _rows(x: np.ndarray, axis: int) -> _Arguments:
     return args
 
 
+def _are(arrays: Arrays, shape: Sequence[int], *dtypes: Any) -> bool:
+    """Whether arrays are of that shape, and of these types: C asks no more."""
+    return all(a.shape == tuple(shape) and a.dtype == t for a, t in zip(arrays, dtypes, strict=True))
+
+
 def _topk(inputs: Arrays, outputs: Arrays, *, axis: int, largest: bool) -> _Prepared:
-    args = _rows(inputs[0], axis)
+    (x,) = inputs
+    args, axis = _rows(x, axis), axis % x.ndim
     args.kept, args.descending = outputs[0].shape[axis], largest
-    return (args, ("x", "values", "places")) if args.dtype >= 0 and args.kept <= args.count else None
+    fits = args.kept <= args.count and _are(outputs, (*x.shape[:axis], args.kept, *x.shape[axis + 1 :]), x.dtype, np.int64)
+    return (args, ("x", "values", "places")) if args.dtype >= 0 and fits else None
 
 
-def _sort(inputs: Arrays, outputs: Arrays, *, axis: int, descending: bool, result: str = "values") -> _Prepared:
-    args = _rows(inputs[0], axis)
+def _sort(inputs: Arrays, outputs: Arrays, *, axis: int, descending: bool) -> _Prepared:
+    return _sorted(inputs[0], outputs, axis, descending, "values", inputs[0].dtype)
+
+
+def _argsort(inputs: Arrays, outputs: Arrays, *, axis: int, descending: bool) -> _Prepared:
+    return _sorted(inputs[0], outputs, axis, descending, "places", np.int64)
+
+
+def _sorted(x: np.ndarray, outputs: Arrays, axis: int, descending: bool, result: str, dtype: Any) -> _Prepared:
+    args = _rows(x, axis)
     args.kept, args.descending = args.count, descending
-    return (args, ("x", result)) if args.dtype >= 0 and inputs[0].size <= _MOST else None
+    fits = args.dtype >= 0 and x.size <= _MOST and _are(outputs, x.shape, dtype)
+    return (args, ("x", result)) if fits else None
 
 
 def _cumsum(inputs: Arrays, outputs: Arrays, *, axis: int) -> _Prepared:
-    args = _rows(inputs[0], axis)
-    return (args, ("x", "values")) if args.dtype >= 0 else None
+    (x,) = inputs
+    args = _rows(x, axis)
+    return (args, ("x", "values")) if args.dtype >= 0 and _are(outputs, x.shape, x.dtype) else None
 
 
 def _scatter(inputs: Arrays, outputs: Arrays, *, axis: int, add: bool, along: bool = False) -> _Prepared:
     x, at, given = inputs
     args, axis = _rows(x, axis), axis % x.ndim
     args.add, args.along, args.one, args.wide = add, along, given.size == 1, at.dtype == np.int64
-    args.kept = at.shape[axis] if along else at.size
     there = (*x.shape[:axis], *at.shape, *x.shape[axis + 1 :])
+    args.kept = at.size
     if along:
+        args.kept = at.shape[axis]
         there = (*x.shape[:axis], args.kept, *x.shape[axis + 1 :])
         if at.shape != there:
             return None
     whole = args.one or given.shape == there
-    typed = args.dtype >= 0 or not add
-    fits = whole and typed and given.dtype == x.dtype and at.dtype in (np.int32, np.int64)
+    typed = (args.dtype >= 0 or not add) and at.dtype in (np.int32, np.int64)
+    fits = whole and typed and given.dtype == x.dtype and _are(outputs, x.shape, x.dtype)
     return (args, ("x", "at", "given", "values")) if fits else None
 
 
@@ -90,7 +108,7 @@ def _scatter(inputs: Arrays, outputs: Arrays, *, axis: int, add: bool, along: bo
 _OPERATORS: Mapping[str, tuple[Callable[..., _Prepared], str]] = {
     "topk": (_topk, "mi_order"),
     "sort": (_sort, "mi_order"),
-    "argsort": (functools.partial(_sort, result="places"), "mi_order"),
+    "argsort": (_argsort, "mi_order"),
     "cumsum": (_cumsum, "mi_sums"),
     "scatter": (_scatter, "mi_scatter"),
     "put_along_axis": (functools.partial(_scatter, along=True), "mi_scatter"),

@@ -31,7 +31,7 @@ def compare(op: str, *inputs: np.ndarray, **attrs: Any) -> None:
 
 def in_c(op: str, *inputs: np.ndarray, **attrs: Any) -> bool:
     """Whether the function has a launch for arrays like these."""
-    out = np.empty_like(inputs[0])
+    out = np.empty(inputs[0].shape, np.int64 if op == "argsort" else inputs[0].dtype)
     return order.PREPARED[f"cpu.{op}"](inputs, (out,), **attrs) is not None
 
 
@@ -112,6 +112,23 @@ def test_what_is_in_c() -> None:
     assert not in_c("scatter", x, at, np.zeros(4, np.float32), axis=0, add=True)
     assert not in_c("cumsum", x.astype(np.float16), axis=0)
     assert not in_c("sort", np.zeros((27, 19), np.float32), axis=0, descending=False)
+
+
+def test_memory_of_another_size_is_not_written_to() -> None:
+    """Programs come from files, too."""
+    x, at = np.zeros((3, 4), np.float32), np.zeros((2, 4), np.int64)
+    short, ints = np.zeros((2, 4), np.float32), np.zeros((3, 4), np.int32)
+    for out in (short, ints):
+        for op, inputs, attrs in (
+            ("cumsum", (x,), {"axis": 0}),
+            ("sort", (x,), {"axis": 0, "descending": False}),
+            ("argsort", (x,), {"axis": 0, "descending": False}),
+            ("scatter", (x, at[0], x[0, 0]), {"axis": 0, "add": True}),
+            ("put_along_axis", (x, at, np.zeros((2, 4), np.float32)), {"axis": 0, "add": True}),
+        ):
+            given: Any = inputs
+            assert order.PREPARED[f"cpu.{op}"](given, (out,), **attrs) is None
+    assert order.PREPARED["cpu.topk"]([x], (short, np.zeros((3, 4), np.int64)), axis=0, largest=True) is None
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
