@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage.errors import MirageError
+from mirage.errors import LibraryError, MirageError
 from mirage.ir.graph_operator import GraphOperator
 from mirage.ir.operator import get_operator
 from mirage.kernels.cpu.compile import toolchain
@@ -96,7 +96,14 @@ def window_sizes(
     x: tuple[int, ...], w: tuple[int, ...], out: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...],
     low: tuple[int, ...], groups: int,
 ) -> Any:  # fmt: skip
-    """The sizes of a convolution as C has them (`mi_windows_of`), of the shapes of x, w and the result."""
+    """The sizes of a convolution as C has them (`mi_windows_of`), of the shapes of x, w and the result.
+
+    Raises LibraryError where these do not fit.
+    """
+    ranks = {len(x), len(w), len(out), *(2 + len(v) for v in (strides, dilations, low))}
+    if len(ranks) > 1 or x[1] != w[1] * groups or w[0] % groups or out[:2] != (x[0], w[0]):
+        shapes = f"{list(x)} with weights {list(w)}, in {groups} groups, as {list(out)}"
+        raise LibraryError(f"there is no convolution of {shapes}; compile the program again")
     lead = RANK - len(strides)
     each = ((1, x[2:]), (1, w[2:]), (1, out[2:]), (1, strides), (1, dilations), (0, low))
     filled = [v for filler, dims in each for v in (*[filler] * lead, *dims)]

@@ -41,11 +41,16 @@ def _function() -> Callable[..., int]:
 
 
 def _arguments(inputs: Sequence[np.ndarray], out: np.ndarray, right: Sequence[int]) -> _Arguments | None:
-    """The arguments without addresses; None where the product is not of float32, or the matrices are in another order."""
+    """The arguments without addresses; None where the product is not of float32, the matrices are in another order, or shapes do
+    not fit.
+    """
     x, w, ends = inputs
     if not x.dtype == w.dtype == out.dtype == np.float32 or tuple(right) not in ((), (0, 1, 2), (0, 2, 1)):
         return None
-    return _Arguments(0, 0, 0, 0, *x.shape, out.shape[1], len(w), tuple(right) == (0, 2, 1), ends.dtype == np.int64)
+    groups, k, n = w.transpose(right or (0, 1, 2)).shape
+    if x.shape[1:] != (k,) or out.shape != (len(x), n) or ends.shape != (groups,) or ends.dtype not in (np.int32, np.int64):
+        return None
+    return _Arguments(0, 0, 0, 0, *x.shape, n, groups, tuple(right) == (0, 2, 1), ends.dtype == np.int64)
 
 
 def _error(status: int, rows: int) -> Exception:

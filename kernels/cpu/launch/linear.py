@@ -199,7 +199,9 @@ def _copied(x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1024)
 def _of_matrices(x: _Shape, w: _Shape, out: _Shape, left: _Shape, right: _Shape) -> Arranged | None:
-    """The products of a `matmul` of tensors of these shapes, with the permutations that the operands are read through."""
+    """The products of a `matmul` of tensors of these shapes, with the permutations that the operands are read through; None where
+    they do not fit, for NumPy to say so.
+    """
     if min(len(x), len(w)) < 2:
         return None
     sizes, steps = [], []
@@ -210,6 +212,8 @@ def _of_matrices(x: _Shape, w: _Shape, out: _Shape, left: _Shape, right: _Shape)
         # a dim of size 1 broadcasts
         steps.append([moved[i] if shape[i] != 1 else 0 for i in order])
     (xs, ws), os = steps, strides(out)
+    if not _is_product(sizes[0], sizes[1], out):
+        return None
     rank = len(out) - 2
     missing = [[0] * (rank + 2 - len(s)) for s in steps]
     axes = [Axis(*a) for a in zip(out, missing[0] + xs, missing[1] + ws, os, strict=True)][:rank]
@@ -217,13 +221,25 @@ def _of_matrices(x: _Shape, w: _Shape, out: _Shape, left: _Shape, right: _Shape)
     return arranged(axes)
 
 
+def _is_product(x: Sequence[int], w: Sequence[int], out: _Shape) -> bool:
+    """Whether the product of matrices of these sizes has that shape."""
+    try:
+        batch = np.broadcast_shapes(tuple(x[:-2]), tuple(w[:-2]))
+    except ValueError:
+        return False
+    return x[-1] == w[-2] and (*batch, x[-2], w[-1]) == out
+
+
 @functools.lru_cache(maxsize=1024)
 def _of_labels(x: _Shape, w: _Shape, out: _Shape, left: _Shape, right: _Shape, result: _Shape) -> Arranged | None:
-    """The products of a `contraction` of tensors of these shapes."""
+    """The products of a `contraction` of tensors of these shapes; None where they do not fit."""
     sizes: dict[int, int] = {}
     steps: list[dict[int, int]] = []
     for shape, labels in ((x, left), (w, right), (out, result)):
+        if len(labels) != len(shape):
+            return None
+        if any(sizes.setdefault(v, n) != n if v >= 0 else n != 1 for v, n in zip(labels, shape, strict=True)):
+            return None
         moved = {v: s for v, s in zip(labels, strides(shape), strict=True) if v >= 0}
-        sizes |= {v: n for v, n in zip(labels, shape, strict=True) if v >= 0}
         steps.append(moved)
     return arranged([Axis(n, *(s.get(v, 0) for s in steps)) for v, n in sizes.items()])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage.errors import MirageError
+from mirage.errors import LibraryError, MirageError
 from mirage.ir.operators.quantization import quantized_range
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.compile.shipped import HEADERS
@@ -41,6 +41,9 @@ def _library() -> Any:
 
 
 def _arguments(x: np.ndarray, out: np.ndarray, scale: float, zero: int) -> _Arguments:
+    if x.shape != out.shape or x.dtype != np.float32:
+        shapes = f"{x.dtype}{list(x.shape)} does not quantize to {out.dtype}{list(out.shape)}"
+        raise LibraryError(f"{shapes}; compile the program again")
     low, high = (n - zero for n in quantized_range(out.dtype.name))
     return _Arguments(address(x), address(out), x.size, scale, low, high, zero, out.itemsize)
 

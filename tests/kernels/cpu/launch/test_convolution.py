@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import sympy
 
-from mirage.errors import InputError
+from mirage.errors import InputError, LibraryError
 from mirage.ir.operator import get_operator
 from mirage.kernels.cpu.launch.convolution import convolution, convolve, library, pack, window_sizes
 
@@ -202,3 +202,11 @@ def test_a_window_that_is_larger_than_a_dim_is_refused() -> None:
     x, w = np.zeros((1, 2, 3), np.float32), np.zeros((1, 2, 2), np.float32)
     with pytest.raises(InputError, match="window"):
         convolution([x, w], attrs, {})
+
+
+@pytest.mark.parametrize("x, w, out", [((1, 4, 9), (6, 3, 3), (1, 6, 7)), ((1, 4, 9), (6, 4, 3), (1, 5, 7)),
+                                       ((1, 4, 9), (6, 4, 3), (2, 6, 7)), ((1, 4, 9), (6, 4, 3), (1, 6, 7, 1))])  # fmt: skip
+def test_what_does_not_fit_is_an_error(x: Any, w: Any, out: Any) -> None:
+    """Programs come from files, too."""
+    with pytest.raises(LibraryError, match="there is no convolution"):
+        window_sizes(x, w, out, (1,), (1,), (0,), 1)

@@ -77,3 +77,11 @@ def test_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_function", lambda: lambda *_: -1)
     with pytest.raises(MirageError, match="no memory for products of 7 rows"):
         grouped_matmul(operands(7, [3, 7]), {}, {})
+
+
+@pytest.mark.parametrize("x, w, ends, out", [((8, 6), (2, 6, 5), 2, (4, 5)), ((8, 6), (2, 7, 5), 2, (8, 5)),
+                                             ((8, 6), (2, 6, 5), 3, (8, 5)), ((8, 6), (2, 6, 5), 2, (8, 6))])  # fmt: skip
+def test_what_does_not_fit_is_not_prepared(x: Any, w: Any, ends: int, out: Any) -> None:
+    """Programs come from files, too."""
+    given = np.ones(x, np.float32), np.ones(w, np.float32), np.full(ends, 8)
+    assert prepare(given, (np.zeros(out, np.float32),)) is None

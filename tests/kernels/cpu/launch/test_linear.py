@@ -240,3 +240,15 @@ def test_contractions_of_other_types_and_of_dims_that_broadcast() -> None:
         np.testing.assert_array_equal(out, (x @ w[0])[:, None].astype(dtype))
         launch = prepare_contraction([x.astype(dtype), w.astype(dtype)], [out], **labels)
         assert (launch is not None) == (dtype == "float32")
+
+
+@pytest.mark.parametrize("x, w, out", [((8, 64), (16, 32), (8, 32)), ((8, 64), (64, 32), (4, 32)), ((8, 64), (64, 32), (8, 64)),
+                                       ((2, 8, 4), (3, 4, 5), (2, 8, 5)), ((2, 8, 4), (4, 5), (3, 8, 5))])  # fmt: skip
+def test_what_does_not_fit_is_not_computed(x: tuple[int, ...], w: tuple[int, ...], out: tuple[int, ...]) -> None:
+    """Programs come from files, too."""
+    given, result = (np.ones(x, np.float32), np.ones(w, np.float32)), (np.zeros(out, np.float32),)
+    assert linear.prepare_matmul(given, result) is None
+    with pytest.raises(ValueError):
+        linear.matmul(given, result)
+    left, right = (tuple(range(len(s))) for s in (x, w))
+    assert linear.prepare_contraction(given, result, left=left, right=right, result=left) is None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mirage as mi
-from mirage.errors import MirageError
+from mirage.errors import LibraryError, MirageError
 from mirage.ir.graph.interpret import run_module
 from mirage.ir.operator import get_operator
 from mirage.kernels.cpu.launch import quantize as module
@@ -62,3 +62,11 @@ def test_compiled_with_one_scale_and_several() -> None:
     for _ in range(3):
         for found, right in zip(run(x), run_module(traced, [x]), strict=True):
             assert np.abs(found.astype(int) - right.astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize("x", [np.zeros((3, 5), np.float32), np.zeros((3, 4))])
+def test_what_does_not_fit_is_an_error(x: np.ndarray) -> None:
+    """Programs come from files, too."""
+    for call in (library, prepare):
+        with pytest.raises(LibraryError, match="does not quantize to"):
+            call((x,), (np.zeros((3, 4), np.int8),), scale=1.0)
