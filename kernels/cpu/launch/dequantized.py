@@ -16,6 +16,7 @@ from mirage.kernels.cpu.launch.linear import matmul
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.pages import in_large_pages
 from mirage.kernels.cpu.launch.pool import run_address
+from mirage.kernels.cpu.launch.quantized import check_product
 from mirage.settings import num_threads
 
 #: columns of a panel, as C has it
@@ -67,10 +68,11 @@ def multiply(
 ) -> None:
     """Write `x[..., k] @ (w[k, n] * scale) + bias[n]` to `out[..., n]`, for packed weights, then 0 where it is less and `relu`.
 
-    The scale is `[n]`, or `[k / group, n]`. All arrays are C-contiguous, of float32. Raises NoCompilerError, CompilerError and
-    UnsafeCacheError as `toolchain.compile`, MirageError without memory.
+    The scale is `[n]`, or `[k / group, n]`. All arrays are C-contiguous, of float32. Raises LibraryError for arrays that do not
+    fit, NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory.
     """
-    n, k = out.shape[-1], x.shape[-1]
+    n, (panels, k, _) = out.shape[-1], packed.shape
+    check_product(x, (k, n if panels == -(-n // PANEL) else panels * PANEL), group, scale, bias, out)
     rows = out.size // n if n else 0
     if not rows:
         return

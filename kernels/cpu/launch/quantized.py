@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage.errors import MirageError
+from mirage.errors import LibraryError, MirageError
 from mirage.ir.graph_operator import GraphOperator
 from mirage.ir.operator import get_operator
 from mirage.ir.operators.quantization import QUANTIZED, quantized_range
@@ -41,13 +41,26 @@ class _Arguments(ctypes.Structure):
 
 @dataclass(frozen=True)
 class PackedWeights:
-    """8-bit weights `w[k, n]` as C reads them, and the sums of each column's groups `[groups, n]`; `wide` ones are for
-    activations of 16 bits.
+    """8-bit weights `w[k, n]`, of that `shape`, as C reads them, and the sums of each column's groups `[groups, n]`; `wide` ones
+    are for activations of 16 bits.
     """
 
     array: np.ndarray
     sums: np.ndarray
+    shape: tuple[int, int]
     wide: bool = False
+
+
+def check_product(
+    x: np.ndarray, shape: tuple[int, int], group: int, scale: np.ndarray, bias: np.ndarray | None, out: np.ndarray
+) -> None:
+    """Raises LibraryError where the arrays of a product with weights of that shape, `[k, n]`, do not fit."""
+    k, n = shape
+    scales = n * (-(-k // group) if group else 1)
+    fits = x.shape[-1:] == (k,) and out.shape == (*x.shape[:-1], n) and scale.size == scales
+    if not fits or (bias is not None and bias.size != n):
+        shapes = f"{list(x.shape)} with weights {list(shape)} as {list(out.shape)}, with {scale.size} scales"
+        raise LibraryError(f"there is no product of {shapes}; compile the program again")
 
 
 @functools.cache
@@ -80,7 +93,7 @@ def pack(w: np.ndarray, *, right: Sequence[int] = (), group: int = 0, wide: bool
     packed = in_large_pages(size, np.dtype(np.int8))
     sums = aligned(-(-k // group) * n, np.dtype(np.int32))
     library.mi_quantized_pack(k, n, group, transposed, address(read), address(packed), address(sums))
-    return PackedWeights(packed, sums, wide)
+    return PackedWeights(packed, sums, (k, n), wide)
 
 
 def multiply(
@@ -100,10 +113,11 @@ def multiply(
     `quantized_matmul` says.
 
     `scale`, `[n]` or `[groups, n]`, and `bias[n]` are of float32, or of int32; `out` is of float32, or of an integer type of at
-    most 16 bits. All arrays are C-contiguous. Raises NoCompilerError, CompilerError and UnsafeCacheError as
-    `toolchain.compile`, MirageError without memory.
+    most 16 bits. All arrays are C-contiguous. Raises LibraryError for arrays that do not fit, NoCompilerError, CompilerError and
+    UnsafeCacheError as `toolchain.compile`, MirageError without memory.
     """
-    n, k = out.shape[-1], x.shape[-1]
+    check_product(x, packed.shape, group, scale, bias, out)
+    k, n = packed.shape
     rows = out.size // n if n else 0
     if not rows:
         return

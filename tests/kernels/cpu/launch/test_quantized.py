@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage.errors import AttributeValueError, DTypeError, MirageError, ShapeError
+from mirage.errors import AttributeValueError, DTypeError, LibraryError, MirageError, ShapeError
 from mirage.ir.operator import get_operator
 from mirage.ir.types import tensor
+from mirage.kernels.cpu.launch import dequantized
 from mirage.kernels.cpu.launch import quantized as module
 from mirage.kernels.cpu.launch.quantized import multiply, pack, quantized_matmul
 from tests.kernels.kernels import in_threads
@@ -184,3 +185,19 @@ X, W, S = tensor("m", 64, dtype="int8"), tensor(64, "n", dtype="int8"), tensor("
 def test_what_does_not_fit_is_refused(types: Any, attrs: Any, error: type[MirageError], message: str) -> None:
     with pytest.raises(error, match=message):
         OPERATOR.infer(types, OPERATOR.check_attrs(attrs))
+
+
+def test_what_does_not_fit_is_an_error() -> None:
+    """Programs come from files, too."""
+    x, w, scale, bias = operands(4, 96, 80, "int8")
+    out, packed, panels = np.empty((4, 80), np.float32), pack(w), dequantized.pack(w)
+    real = x.astype(np.float32)
+    for changed in (
+        {"x": x[:, :95]}, {"x": x[:3]}, {"scale": scale[:79]}, {"bias": bias[:79]}, {"out": out[:, :64]}, {"out": out[:3]}
+    ):  # fmt: skip
+        given = {"x": x, "scale": scale, "bias": bias, "out": out} | changed
+        with pytest.raises(LibraryError, match="there is no product of"):
+            multiply(given["x"], packed, given["scale"], given["bias"], given["out"])
+        own = given | {"x": real[: len(given["x"]), : given["x"].shape[1]]}
+        with pytest.raises(LibraryError, match="there is no product of"):
+            dequantized.multiply(own["x"], panels, own["scale"], own["bias"], own["out"])
