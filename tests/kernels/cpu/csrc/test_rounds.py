@@ -11,9 +11,9 @@ SOURCE = BEGIN + r"""
 
 #define N 5
 
-/* to = from + 1, of N cells; fails where a number is `bad` */
+/* to = from + item + 1, of N cells; fails where a number is `bad` */
 typedef struct {
-    const long *from;
+    const long *from, *item;
     long *to;
     long bad;
 } next;
@@ -22,7 +22,7 @@ static void cell(void *args, long i, int thread, void *scratch)
 {
     (void)thread, (void)scratch;
     next *a = args;
-    a->to[i] = a->from[i] + 1;
+    a->to[i] = a->from[i] + a->item[i] + 1;
 }
 
 static int advance(void *args, mi_pool_run_fn *pool, int threads)
@@ -34,19 +34,27 @@ static int advance(void *args, mi_pool_run_fn *pool, int threads)
 
 static int store(void *args, mi_pool_run_fn *pool, int threads) { return mi_rounds_row(args, pool, threads); }
 
-static void check(long count, long bad, long places, int threads)
+/* what there is before round i, of which the item is i */
+static long before(long i) { return i + i * (i - 1) / 2; }
+
+static void check(long count, long bad, long places, int listed, int threads)
 {
     long begin[N] = {0}, *turns[2] = {malloc(sizeof begin), malloc(sizeof begin)}, index = -1;
     long *rows = calloc((size_t)(2 * places * N), sizeof *rows);
+    long *items = calloc((size_t)(count * N + 1), sizeof *items);
+    void **list = calloc((size_t)count + 1, sizeof *list);
     next args[3];
     row stored[3];
     launch launches[6];
-    pointer pointers[15];
+    pointer pointers[15], each[3];
+    for (long i = 0; i < count * N; i++) items[i] = i / N;
+    for (long i = 0; i < count; i++) list[i] = items + i * N;
     /* the tensors: the index, what the loop begins with, the two turns, the rows */
     void *const tensors[] = {&index, begin, turns[0], turns[1], rows};
     for (long k = 0; k < 3; k++) {
         const long to = 2 + k % 2, from = k ? 5 - to : 1;
-        args[k] = (next){NULL, NULL, bad};
+        args[k] = (next){NULL, NULL, NULL, before(bad)};
+        each[k] = (pointer){(void **)&args[k].item, 1};
         stored[k] = (row){NULL, NULL, NULL, 1, places, N * sizeof(long)};
         launches[2 * k] = (launch){advance, args + k};
         launches[2 * k + 1] = (launch){store, stored + k};
@@ -57,7 +65,8 @@ static void check(long count, long bad, long places, int threads)
         p[3] = (pointer){(void **)&stored[k].values, to};
         p[4] = (pointer){(void **)&stored[k].at, 0};
     }
-    rounds r = {launches, pointers, tensors, 2, 15, &index, -1};
+    const item of[2] = {{NULL, NULL, 0}, {listed ? list : NULL, (char *)items, N * sizeof(long)}};
+    rounds r = {launches, pointers, tensors, each, of, 2, 15, 3, &index, -1};
     /* in two parts, as signals have their turn between them */
     int status = mi_rounds(&r, 0, count / 2, mi_pool_run, threads);
     if (!status) status = mi_rounds(&r, count / 2, count, mi_pool_run, threads);
@@ -65,18 +74,20 @@ static void check(long count, long bad, long places, int threads)
     must(status == (whole == count ? 0 : whole == bad ? 7 : 1), "a wrong status");
     if (whole < count) must(index == whole && r.failed == (whole == bad ? 0 : 1), "a wrong launch");
     for (long i = 0; i < places; i++) {
-        for (long j = 0; j < N; j++) must(rows[i * N + j] == (i < whole ? i + 1 : 0), "a wrong row");
+        for (long j = 0; j < N; j++) must(rows[i * N + j] == (i < whole ? before(i + 1) : 0), "a wrong row");
     }
-    free(rows), free(turns[0]), free(turns[1]);
+    free(rows), free(turns[0]), free(turns[1]), free(items), free(list);
 }
 
 int main(int argc, char **argv)
 {
     const int threads = argc > 1 ? atoi(argv[1]) : 1;
     for (long count = 0; count < 9; count++) {
-        check(count, 100, 9, threads);
-        check(count, 4, 9, threads);
-        check(count, 100, 6, threads);
+        for (int listed = 0; listed < 2; listed++) {
+            check(count, 100, 9, listed, threads);
+            check(count, 4, 9, listed, threads);
+            check(count, 100, 6, listed, threads);
+        }
     }
     /* the last of several parts of a tensor, from its end */
     long x[2][3][2] = {0}, values[2][2] = {{1, 2}, {3, 4}}, at = -1;
