@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import sympy
 
 from mirage.compiler.passes.inline import inline_calls
-from mirage.compiler.passes.rewrite import operator_call
+from mirage.compiler.passes.rewrite import operator_call, reshaped
 from mirage.ir.annotations import Annotation, ShapeType, TupleType
 from mirage.ir.dims import Dim, symbol
 from mirage.ir.graph.builder import FunctionBuilder
@@ -220,9 +220,9 @@ class _Batcher:
             if right.annotation.rank == 2:
                 # one product of the rows of all calls
                 count = sympy.expand(sympy.prod([self.rows, *x.type.shape[:-1]]))
-                flat = self.reshaped(x.atom, (count, x.type.shape[-1]))
+                flat = reshaped(x.atom, (count, x.type.shape[-1]), self.b.emit)
                 found = self.b.emit(operator_call("matmul", flat, right), where=where)
-                return self.reshaped(found, (self.rows, *out))
+                return reshaped(found, (self.rows, *out), self.b.emit)
         return self.b.emit(operator_call("matmul", *(self.aligned(a, len(out)) for a in args)), where=where)
 
     def atom(self, value: _Value) -> Atom:
@@ -236,13 +236,7 @@ class _Batcher:
         if not isinstance(value, _Rows):
             return self.atom(value)
         missing = rank - value.type.rank
-        return self.reshaped(value.atom, (self.rows, *[1] * missing, *value.type.shape)) if missing else value.atom
-
-    def reshaped(self, atom: Atom, shape: Sequence[Any]) -> Atom:
-        assert isinstance(atom.annotation, TensorType)
-        if tuple(atom.annotation.shape) == tuple(shape):
-            return atom
-        return self.b.emit(operator_call("reshape", atom, shape=tuple(shape)))
+        return reshaped(value.atom, (self.rows, *[1] * missing, *value.type.shape), self.b.emit) if missing else value.atom
 
     def stacked(self, value: _Value) -> Atom:
         """A tensor with a row for each call."""

@@ -132,8 +132,7 @@ class _Maker:
         self.f, self.step, self.call, self.more = f, step, call, more
         self.functions = dict(functions)
         taken = set().union(*(symbols_in(p.annotation) for p in (*f.parameters, *step.parameters)))
-        taken = taken.union(*(symbols_used(b.value) for b in step.bindings))
-        self.taken = taken
+        self.taken = taken.union(*(symbols_used(b.value) for b in step.bindings))
 
     def builder(self, name: str) -> FunctionBuilder:
         while name in self.functions:

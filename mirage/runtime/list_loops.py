@@ -11,7 +11,7 @@ from mirage.errors import FormatError, MirageError
 from mirage.ir.annotations import Annotation, TupleType
 from mirage.ir.graph.values import items, linked
 from mirage.runtime import program as vm
-from mirage.runtime.recorded import Pending
+from mirage.runtime.recorded import Pending, joined
 from mirage.runtime.steps import Callee, Items
 
 #: items of a list, at least; and bytes of each tensor in them, at most, where they are stacked, which is a copy
@@ -62,7 +62,7 @@ class LoopOverList:
         count = len(columns[0])
         each: Items = columns
         if self._ahead is not None:
-            together = [a for k in self._of.given for a in ([_stacked(c) for c in columns] if k < 0 else [fixed[k]])]
+            together = [a for k in self._of.given for a in ([joined(c) for c in columns] if k < 0 else [fixed[k]])]
             early = self._ahead.run(together, (), None)
             if any(len(a) != count or not a.flags.c_contiguous for a in early):
                 raise FormatError(f"function {self._of.ahead!r} does not compute a row of each item; compile the program again")
@@ -93,11 +93,6 @@ def _columns(annotation: Annotation, values: list[Any]) -> list[list[np.ndarray]
         if type(v) is not np.ndarray or v.shape != shape or v.dtype is not dtype or not v.flags.c_contiguous:
             return None
     return [values]
-
-
-def _stacked(tensors: Sequence[np.ndarray]) -> np.ndarray:
-    shape = tensors[0].shape
-    return np.concatenate(tensors).reshape(len(tensors), *shape) if shape else np.array(tensors)
 
 
 def _flat(value: Any) -> list[Any]:

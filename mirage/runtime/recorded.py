@@ -219,12 +219,13 @@ def stacked(values: Sequence[Any]) -> np.ndarray:
             assert group.results is not None
             whole, rows, start = group.results[leaf], [v.row for v in values], first.row
             return whole[start : start + len(rows)] if rows == list(range(start, start + len(rows))) else whole.take(rows, 0)
-    arrays = [v.array if type(v) is Pending else v for v in values]
+    return joined([v.array if type(v) is Pending else v for v in values])
+
+
+def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays of one shape in one, a row each."""
     shape = arrays[0].shape
-    if not shape:
-        return np.array(arrays)
-    found: np.ndarray = np.concatenate(arrays).reshape(len(arrays), *shape)
-    return found
+    return np.concatenate(arrays).reshape(len(arrays), *shape) if shape else np.array(arrays)
 
 
 def settled(value: Any) -> Any:

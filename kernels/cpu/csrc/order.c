@@ -32,8 +32,8 @@ typedef struct {
 #define BEFORE(down, a, b) \
     ((down) ? (a) > (b) || ((a) != (a) && (b) == (b)) : (a) < (b) || ((b) != (b) && (a) == (a)))
 
-/* `order_*` writes the first elements of a row in order to `out`, equal ones as they stood: `pairs` and `more` have room for all of
- * the row, or, of a few, for those alone. */
+/* `first_*` finds the first elements of a row in order, of which p has room for those alone; `all_*` puts a whole row in order, in p
+ * or in q, and returns which; `order_*` writes the first elements of all rows, and where they were. Equal ones stay as they stood. */
 #define ORDER(type, suffix) \
     typedef struct { \
         type v; \

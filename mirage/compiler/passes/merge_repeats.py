@@ -16,7 +16,7 @@ import sympy
 
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.context import Context
-from mirage.compiler.passes.rewrite import Rewriter, operator_call
+from mirage.compiler.passes.rewrite import Rewriter, operator_call, reshaped
 from mirage.ir.dims import Dim
 from mirage.ir.graph.nodes import Atom, Expr, Function, MatchCast, Module, OpCall, Var
 from mirage.ir.types import TensorType, is_one
@@ -56,7 +56,7 @@ def _merged(value: Expr, r: Rewriter, store: Constraints) -> Expr | None:
     whole, rows = w.shape[_HEADS], x.shape[-2]
     if not store.equal(x.shape[_HEADS], whole):
         return None
-    matrices = _seen(original, shape, r)
+    matrices = reshaped(original, shape, r.emit)
     if turned is not None:
         matrices = r.emit(operator_call("transpose", matrices, perm=_turn(matrices)))
     together = (*x.shape[:_HEADS], shape[_HEADS], sympy.expand(copies * rows), x.shape[-1])
@@ -64,12 +64,6 @@ def _merged(value: Expr, r: Rewriter, store: Constraints) -> Expr | None:
     assert isinstance(product.annotation, TensorType)
     apart = (*product.annotation.shape[:_HEADS], whole, rows, product.annotation.shape[-1])
     return operator_call("reshape", product, shape=apart)
-
-
-def _seen(atom: Atom, shape: tuple[Dim, ...], r: Rewriter) -> Atom:
-    """A tensor in another shape."""
-    same = isinstance(atom.annotation, TensorType) and atom.annotation.shape == shape
-    return atom if same else r.emit(operator_call("reshape", atom, shape=shape))
 
 
 def _turn(matrices: Atom) -> tuple[int, ...]:
@@ -87,7 +81,7 @@ def _cast(value: Expr, r: Rewriter) -> Expr | None:
         return None
     original, shape, copies = found
     before, behind = (*wanted[:_HEADS], shape[_HEADS]), wanted[_HEADS + 1 :]
-    cast = r.emit(MatchCast((_seen(original, shape, r),), TensorType((*before, *behind), value.annotation.dtype)))
+    cast = r.emit(MatchCast((reshaped(original, shape, r.emit),), TensorType((*before, *behind), value.annotation.dtype)))
     apart = r.emit(operator_call("reshape", cast, shape=(*before, 1, *behind)))
     wide = r.emit(operator_call("broadcast_to", apart, shape=(*before, copies, *behind)))
     return operator_call("reshape", wide, shape=wanted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mirage.errors import MirageError
@@ -15,11 +15,18 @@ from mirage.ir.graph.nodes import Atom, Binding, Expr, Function, OpCall, ShapeVa
 from mirage.ir.graph.traverse import with_atoms, with_dims
 from mirage.ir.operator import get_operator
 from mirage.ir.program import AttrItems
+from mirage.ir.types import TensorType
 
 
 def operator_call(op: str, *args: Atom, **attrs: Any) -> OpCall:
     """A call of a registered operator with canonical attributes; raises AttributeValueError for wrong ones."""
     return OpCall(op, args, tuple(get_operator(op).check_attrs(attrs).items()))
+
+
+def reshaped(atom: Atom, shape: Sequence[Dim], emit: Callable[[Expr], Atom]) -> Atom:
+    """A tensor in another shape: itself where it has that, else what `emit` binds."""
+    same = isinstance(atom.annotation, TensorType) and atom.annotation.shape == tuple(shape)
+    return atom if same else emit(operator_call("reshape", atom, shape=tuple(shape)))
 
 
 class Rewriter:

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 from mirage.compiler.patterns.language import Match, Pattern, number, op, optional, value, view
-from mirage.compiler.patterns.registry import register_pattern
+from mirage.compiler.patterns.registry import register_pattern, same_attributes
 from mirage.ir.graph.deduce import deduce
 from mirage.ir.graph.nodes import Constant
 from mirage.ir.graph_operator import GraphElementwise
@@ -181,7 +181,7 @@ for _op, _operands, _attributes in (
         f"cpu.{_op}",
         _is_no_stack,
         priority=-5,
-        attributes=lambda m, names=_attributes: {name: m.attr("call", name) for name in names},  # type: ignore[misc]
+        attributes=same_attributes("call", *_attributes),
         package="cpu",
     )
 register_pattern(
@@ -208,7 +208,7 @@ register_pattern(
     op("convolution", value("x", dtype=_FLOATS), value("w", dtype=_FLOATS), name="window"),
     "torch.convolution",
     priority=-5,
-    attributes=lambda m: {key: m.attr("window", key) for key in ("strides", "dilations", "groups")},
+    attributes=same_attributes("window", "strides", "dilations", "groups"),
     package="torch",
 )
 register_pattern(

@@ -36,6 +36,11 @@ class Rule:
     late: bool = False
 
 
+def same_attributes(call: str, *names: str) -> Attributes:
+    """What gives a library function these attributes of a captured application."""
+    return lambda m: {name: m.attr(call, name) for name in names}
+
+
 _rules: dict[str, Rule] = {}
 _lock = threading.Lock()
 
