@@ -48,7 +48,7 @@ from mirage.ir.graph.nodes import (
     TupleItem,
     Var,
 )
-from mirage.ir.graph.traverse import symbols_used, value_dims, with_atoms
+from mirage.ir.graph.traverse import determined, symbols_used, value_dims, with_atoms
 from mirage.ir.operator import as_arrays, get_operator
 from mirage.ir.types import ELEMENTS, TensorType, check_dtype
 
@@ -368,17 +368,20 @@ class GraphTrace:
 
 
 def open_symbols(function: Function) -> set[str]:
-    """The dim symbols that a function uses and that no dim of a parameter is by itself."""
-    annotations = [*(b.var.annotation for b in function.bindings), function.returns]
-    used = set().union(*(symbols_used(b.value) for b in function.bindings))
-    used |= set().union(*(symbols_of(d) for a in annotations for d in value_dims(a)))
-    bound: set[str] = set()
-    for p in function.parameters:
-        for d in value_dims(p.annotation):
-            used |= symbols_of(d)
-            if d.is_Symbol:
-                bound |= symbols_of(d)
-    return used - bound
+    """The dim symbols that a function uses before anything tells their sizes: dims of parameters that are symbols alone do, and the
+    shapes of values that are taken out of others.
+    """
+    given = [d for p in function.parameters for d in value_dims(p.annotation)]
+    known = {d.name for d in given if d.is_Symbol}
+    held = set().union(*(symbols_in(p.annotation) for p in function.parameters))
+    found = set().union(*map(symbols_of, given)) - known
+    for b in function.bindings:
+        if not isinstance(b.value, Var | Constant | ShapeValue | OpCall):
+            new = determined([b.var.annotation], known)
+            known |= new if isinstance(b.value, MatchCast) else new & held
+        found |= symbols_used(b.value) - known
+        found |= set().union(*map(symbols_of, value_dims(b.var.annotation))) - known
+    return found | set().union(*map(symbols_of, value_dims(function.returns))) - known
 
 
 def graph_trace(name: str) -> GraphTrace:
