@@ -10,12 +10,12 @@ import sympy
 
 from mirage.compiler.partial.values import Value, operands
 from mirage.errors import InputError
-from mirage.ir.annotations import Annotation, PartialTensor, ShapeType, TupleType
+from mirage.ir.annotations import Annotation, PartialTensor, ShapeType
 from mirage.ir.data import PRELUDE, DataDeclaration, Record
 from mirage.ir.graph.deduce import deduce
 from mirage.ir.graph.match import match_sizes
 from mirage.ir.graph.nodes import Constant, Construct, Function, MakeTuple, Module, ShapeValue
-from mirage.ir.graph.values import to_value
+from mirage.ir.graph.values import Where, to_value
 from mirage.ir.operator import as_arrays
 from mirage.ir.types import DTYPES, ELEMENTS, TensorType
 
@@ -52,8 +52,9 @@ class _Known:
         match_sizes(self.held, {})
         return found
 
-    def leaf(self, annotation: Annotation, value: Any, what: str) -> Value:
+    def leaf(self, annotation: Annotation, value: Any, where: Where) -> Value:
         """A value that is of no data type."""
+        what = str(where)
         match annotation:
             case (TensorType() | PartialTensor()) if isinstance(value, TensorType | PartialTensor):
                 return Value(value)
@@ -68,11 +69,6 @@ class _Known:
                 shape = ShapeValue(tuple(sympy.Integer(int(n)) for n in value))
                 self.held.append((what, annotation, tuple(map(int, value))))
                 return Value(shape.annotation, shape)
-            case TupleType(fields):
-                if not isinstance(value, tuple | list) or len(value) != len(fields):
-                    raise InputError(f"{what} is not a tuple of {len(fields)} values; pass one, {annotation}")
-                parts = zip(fields, value, strict=True)
-                return _of_parts(tuple(self.leaf(f, v, f"{what}, field {k}") for k, (f, v) in enumerate(parts)), "v")
         raise InputError(f"{what} is of type {annotation}, of which no value can be part of a module; leave it an argument")
 
     def array(self, annotation: Annotation, dtype: str | None, value: Any, what: str) -> np.ndarray:

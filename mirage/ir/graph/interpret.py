@@ -50,6 +50,7 @@ from mirage.ir.graph.values import (
     MAX_DEPTH,
     FunctionValue,
     Reference,
+    Where,
     from_value,
     to_value,
     too_deep,
@@ -111,7 +112,8 @@ class _Machine:
         self.numbered(function, args)
         held: list[tuple[str, Annotation, Any]] = []
 
-        def leaf(annotation: Annotation, value: Any, what: str) -> Any:
+        def leaf(annotation: Annotation, value: Any, where: Where) -> Any:
+            what = str(where)
             held.append((what, annotation, self.converted(annotation, value, what)))
             return held[-1][2]
 
