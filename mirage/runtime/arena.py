@@ -16,6 +16,8 @@ class Arena:
         self.size = size
         self._place = place
         self._own: PlacedArray | None = None
+        #: how often memory was taken: what lies in it is where it was as long as this stays
+        self.version = 0
         self._grown: dict[int, PlacedArray] = {}
 
     @property
@@ -44,6 +46,7 @@ class Arena:
         return memory
 
     def _allocate(self, size: int) -> PlacedArray:
+        self.version += 1
         try:
             return self._place.allocate(size)
         except (MemoryError, ValueError, OverflowError):

@@ -1,7 +1,7 @@
 """Frames: the registers, sizes and memory of one call of a function.
 
-What the sizes at a call's start determine is laid out once, and kept for further calls with the same sizes: storages, and
-the tensors in them.
+What the sizes at a call's start determine is laid out once, and kept for further calls with the same sizes, also where calls with
+others are between: storages, and the tensors in them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import FormatError
+from mirage.remember import remember
 from mirage.runtime.arena import Arena
 from mirage.runtime.guards import Entry
 from mirage.runtime.places.place import Place, PlacedArray
 from mirage.runtime.sizes import Slots
 
+#: sizes for which a frame is laid out at once
+_KEPT = 32
 #: gives some items of the registers or slots as a tuple
 Getter = Callable[[Any], tuple[Any, ...]]
 
@@ -75,14 +78,27 @@ class FrameLayout:
         return frozenset([*(r for r, a in enumerate(self.registers) if a is not None), *(t.out for t in self.tensors)])
 
 
+@dataclass
+class _LaidOut:
+    """A frame as it is laid out for some sizes, in memory that the caller gave, or in its own."""
+
+    given: PlacedArray | None
+    storages: list[PlacedArray | None]
+    registers: list[Any]
+    segments: dict[int, Any]
+
+
 class Frame:
     """Used by one call at a time."""
 
-    __slots__ = ("_given", "_layout", "arena", "entry", "registers", "segments", "slots", "storages")
+    __slots__ = ("_given", "_laid_out", "_layout", "_version", "arena", "entry", "registers", "segments", "slots", "storages")
 
     def __init__(self, layout: FrameLayout) -> None:
         self._layout = layout
         self._given: PlacedArray | None = None
+        #: how it was laid out, with the arena as it was by this version
+        self._laid_out: dict[Entry, _LaidOut] = {}
+        self._version = 0
         self.arena = Arena(layout.arena, layout.place)
         #: what the storages and tensors are laid out for
         self.entry: Entry | None = None
@@ -102,24 +118,36 @@ class Frame:
             return
         # nothing half laid out is used again
         self.entry = None
-        slots, arena = entry.slots, self.arena
+        if self._version != self.arena.version:
+            self._laid_out.clear()
+        found = self._laid_out.get(entry)
+        if found is None or found.given is not memory:
+            found = self._lay_out(entry, memory)
+        self.storages, self.registers, self.segments = found.storages, found.registers, found.segments
+        self._given, self.entry = memory, entry
+
+    def _lay_out(self, entry: Entry, memory: PlacedArray | None) -> _LaidOut:
+        layout, slots, arena = self._layout, entry.slots, self.arena
         planned = arena.planned() if memory is None else memory[: layout.arena]
         if planned.size < layout.arena:
             raise FormatError(
                 f"{layout.owner}: an arena of {layout.arena} bytes does not fit the {planned.size} bytes that the caller "
                 "gives; compile the program again"
             )
+        storages: list[PlacedArray | None] = [None] * layout.storages
         for s in layout.planned:
             size = slots[s.size]
             at = s.offset
-            self.storages[s.storage] = arena.grow(s.storage, size) if at is None else planned[at : at + size]
+            storages[s.storage] = arena.grow(s.storage, size) if at is None else planned[at : at + size]
         registers = layout.registers.copy()
         for t in layout.tensors:
-            found = self.storages[t.storage]
-            assert found is not None
-            registers[t.out] = t.make(layout.owner, found, slots)
-        self.segments = {}
-        self.registers, self._given, self.entry = registers, memory, entry
+            held = storages[t.storage]
+            assert held is not None
+            registers[t.out] = t.make(layout.owner, held, slots)
+        if self._version != arena.version:
+            self._laid_out.clear()
+        self._version = arena.version
+        return remember(self._laid_out, entry, _LaidOut(memory, storages, registers, {}), _KEPT)
 
     @property
     def fixed(self) -> frozenset[int]:
