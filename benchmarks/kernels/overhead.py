@@ -25,6 +25,8 @@ from mirage.search.accuracy import random_inputs
 
 #: calls that are timed together, and how often, in turns
 _CALLS, _ROUNDS = 50, 400
+#: items of a list
+_ITEMS = 10_000
 #: seconds to superoptimize a program
 _BUDGET = 6.0
 
@@ -39,6 +41,15 @@ def softmax_row(x: Any) -> Any:
 def adapter(x: Any, w1: Any, w2: Any) -> Any:
     """Three arguments."""
     return mi.relu(x @ w1) @ w2 + x
+
+
+_VECTOR = mi.tensor(1)
+
+
+@mi.function(xs=mi.List(_VECTOR), done=mi.List(_VECTOR))
+def reverse(xs: Any, done: Any) -> Any:
+    """A list in the other order: a call, a match and a cell for each item."""
+    return mi.match(xs, {mi.Nil: lambda: done, mi.Cons: lambda x, rest: reverse(rest, mi.Cons(x, done))})
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,14 @@ def measure(say: Callable[[str], None] = lambda _: None) -> Iterator[OverheadRow
         say(f"overhead of {function.name}")
         result = mi.superoptimize(function, budget=_BUDGET, cache=False, seed=0)
         yield from _rows(result)
+    yield _calls()
+
+
+def _calls() -> OverheadRow:
+    """A call of a function that only moves values, by the item of a list that is read, reversed and handed out."""
+    run, xs = mi.compile(reverse), [np.ones(1, np.float32)] * _ITEMS
+    times = [each(lambda: run(xs, []), 1) / _ITEMS for _ in range(_ROUNDS)]
+    return OverheadRow(reverse.name, 2, "item of a list", 0.0, min(times), median(times))
 
 
 def _rows(result: Superoptimized) -> Iterator[OverheadRow]:

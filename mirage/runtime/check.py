@@ -8,7 +8,7 @@ from typing import NoReturn, TypeAlias
 
 from mirage.errors import FormatError
 from mirage.ir.annotations import DataType, ShapeType, TupleType, parts
-from mirage.ir.data import LIST
+from mirage.ir.data import LIST, PRELUDE
 from mirage.ir.types import ELEMENTS, TensorType
 from mirage.runtime import program as vm
 from mirage.runtime.guards import RELATIONS
@@ -314,8 +314,16 @@ def check_stacked(program: vm.VMProgram, function: vm.VMFunction) -> None:
 
     if any(not 0 <= k < len(program.constants) for _, k in function.constants):
         wrong("its head", "it names a constant that is not there")
+    if any(not len(function.parameters) <= r < function.registers for r, _ in function.constants):
+        wrong("its head", "it has a constant in no register of its own")
+    data = {**PRELUDE, **{d.name: d for d in program.data}}
+    for p in function.parameters:
+        if unknown := [a for a in parts(p.annotation) if isinstance(a, DataType) and a.name not in data]:
+            wrong("its head", f"there is no data type {unknown[0].name}")
     if not function.code or not isinstance(function.code[-1], vm.Return):
         wrong("its end", "the last instruction is not a Return")
+    if not len(function.parameters) <= function.registers <= len(defined) + len(function.code):
+        wrong("its head", f"it has {function.registers} registers for other values")
     for i in function.code:
         if isinstance(i, vm.AllocStorage | vm.MakeTensor | vm.CallKernel | vm.CallLibrary) or (
             isinstance(i, vm.Return) and i is not function.code[-1]
@@ -327,6 +335,17 @@ def check_stacked(program: vm.VMProgram, function: vm.VMFunction) -> None:
         for name in vm.called(i):
             if name not in program.functions:
                 wrong(i, f"there is no function {name!r}")
+            if len(program.functions[name].dims) != len(getattr(i, "dims", ())):
+                wrong(i, f"{name!r} has {len(program.functions[name].dims)} extra dims")
+        match i:
+            case vm.Construct(_, made, index, values):
+                cases = data[made.name].constructors if made.name in data else ()
+                if not 0 <= index < len(cases) or len(cases[index].fields) != len(values):
+                    wrong(i, "there is no such constructor")
+            case vm.Match(patterns=patterns, functions=names) if len(patterns) != len(names):
+                wrong(i, "it has not a function for each pattern")
+            case vm.Reference(_, kind, args) if {"new": 1, "read": 1, "write": 2}.get(kind) != len(args):
+                wrong(i, "it does nothing that is done with references")
         out = getattr(i, "out", None)
         if out is not None:
             if out in defined or not 0 <= out < function.registers:

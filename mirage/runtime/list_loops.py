@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from mirage.errors import FormatError, MirageError
+from mirage.errors import FormatError
 from mirage.ir.annotations import Annotation, TupleType
-from mirage.ir.graph.values import items, linked
 from mirage.runtime import program as vm
-from mirage.runtime.recorded import Pending, joined
 from mirage.runtime.steps import Callee, Items
 
 #: items of a list, at least; and bytes of each tensor in them, at most, where they are stacked, which is a copy
@@ -21,78 +19,48 @@ _FIRST = np.zeros((), np.int64)
 
 
 class LoopOverList:
-    """What a function over a list calls instead of its clauses: rounds `of` a loop, or else the function itself, `plain`.
+    """What a function over a list calls instead of its clauses: rounds `of` a loop.
 
-    `round` and `ahead` are the functions that `of` names, `item` and `state` the types of these.
+    `round` and `ahead` are the functions that `of` names, `item` and `state` the types of these; `scans` is whether all states
+    are kept, `joins` whether items are stacked.
     """
 
-    stacked = False
-    forward = None
-    batching = None
+    def __init__(self, of: vm.OverList, round: Callee, ahead: Callee | None, item: Annotation, state: Annotation) -> None:
+        self._of, self._round, self._ahead = of, round, ahead
+        self.item, self.state = item, state
+        self.scans, self.joins = of.scan, ahead is not None
 
-    def __init__(
-        self, of: vm.OverList, round: Callee, ahead: Callee | None, plain: Callee, item: Annotation, state: Annotation
-    ) -> None:
-        self._of, self._round, self._ahead, self._plain = of, round, ahead, plain
-        self._item, self._state = item, state
+    def run(self, columns: Sequence[list[np.ndarray]], args: Sequence[Any]) -> Any:
+        """The last state, or of each tensor in the state an array with a row per round.
 
-    def request(self, args: Sequence[Any]) -> tuple[Any, list[Any], tuple[int, ...]] | None:
-        """The call for arguments: the list, the state, and all else. None where items are not alike, or something is recorded."""
-        found = [*items(args[0])]
-        if len(found) < FEWEST or any(type(a) is Pending for given in args[1:] for a in _flat(given)):
-            return None
-        columns = _columns(self._item, found)
-        if columns is None or (self._ahead is not None and any(c[0].nbytes > MOST_BYTES for c in columns)):
-            return None
-        return self, [columns, *args], ()
-
-    def run(self, args: list[Any], dims: tuple[int, ...], memory: Any) -> Any:
-        """What the function returns; `args` are the tensors of all items, the list, the state, and all else."""
-        columns, _, state, *fixed = args
-        try:
-            states = self._states(columns, _flat(state), fixed)
-        except MirageError:
-            # item by item, what is wrong has its name
-            return self._plain.run(args[1:], dims, memory)
-        found = [_nested(self._state, iter(s)) for s in states]
-        return linked(found) if self._of.scan else found[-1]
-
-    def _states(self, columns: list[list[np.ndarray]], state: Sequence[Any], fixed: list[Any]) -> list[Sequence[Any]]:
-        """The tensors of the state after each round, or after the last one alone."""
+        `columns` are the tensors of all items, `args` the state and all else. Raises MirageError where it has to go item by item.
+        """
+        state, *fixed = args
+        tensors = _flat(state)
         count = len(columns[0])
         each: Items = columns
         if self._ahead is not None:
-            together = [a for k in self._of.given for a in ([joined(c) for c in columns] if k < 0 else [fixed[k]])]
+            together = [a for k in self._of.given for a in ([_joined(c) for c in columns] if k < 0 else [fixed[k]])]
             early = self._ahead.run(together, (), None)
             if any(len(a) != count or not a.flags.c_contiguous for a in early):
                 raise FormatError(f"function {self._of.ahead!r} does not compute a row of each item; compile the program again")
             each = [*columns, *early]
-        first = [_FIRST, *state, *(c[0] for c in each), *fixed]
-        kept = [np.empty((count, *a.shape), a.dtype) for a in state] if self._of.scan else []
-        last = self._round.rounds(count, first, len(state), (), each, kept)
-        if last is not None:
-            return [*zip(*kept, strict=True)] if kept else [last]
-        states: list[Sequence[Any]] = []
-        for row in zip(*each, strict=True):
-            state = _flat(self._round.run([_FIRST, *state, *row, *fixed], (), None))
-            states.append(state)
-        return states
+        first = [_FIRST, *tensors, *(c[0] for c in each), *fixed]
+        kept = [np.empty((count, *a.shape), a.dtype) for a in tensors] if self.scans else []
+        last: Sequence[Any] | None = self._round.rounds(count, first, len(tensors), (), each, kept)
+        if last is None:
+            last = tensors
+            for k, row in enumerate(zip(*each, strict=True)):
+                last = _flat(self._round.run([_FIRST, *last, *row, *fixed], (), None))
+                for rows, a in zip(kept, last, strict=False):
+                    rows[k] = a
+        return tuple(kept) if self.scans else _nested(self.state, iter(last))
 
 
-def _columns(annotation: Annotation, values: list[Any]) -> list[list[np.ndarray]] | None:
-    """The tensors of values, those at one place together; None where they are not alike."""
-    if isinstance(annotation, TupleType):
-        parts = [_columns(f, [v[k] for v in values]) for k, f in enumerate(annotation.fields)]
-        known = [p for p in parts if p is not None]
-        return [a for p in known for a in p] if len(known) == len(parts) else None
-    first = values[0]
-    if type(first) is not np.ndarray:
-        return None
-    shape, dtype = first.shape, first.dtype
-    for v in values:
-        if type(v) is not np.ndarray or v.shape != shape or v.dtype is not dtype or not v.flags.c_contiguous:
-            return None
-    return [values]
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays of one shape in one, a row each."""
+    shape = arrays[0].shape
+    return np.concatenate(arrays).reshape(len(arrays), *shape) if shape else np.array(arrays)
 
 
 def _flat(value: Any) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mirage.ir.types import ELEMENTS
+from mirage.kernels.cpu.launch.machine import addresses
 from mirage.kernels.cpu.launch.memory import address, aligned
 from mirage.kernels.cpu.launch.rounds import Item, Launch, LaunchedRounds, scatter_row
 from mirage.remember import remember
@@ -256,7 +257,7 @@ class _Ready:
                     step = rows.strides[0]
                     each[k].rows, each[k].step = address(rows) - step * (0 <= j < len(kept)), step
                 else:
-                    lists.append((ctypes.c_void_p * count)(*map(address, rows)))
+                    lists.append(addresses(rows))
                     each[k].list = ctypes.addressof(lists[-1])
         failed = self._rounds.run(count, self._addresses, each)
         if failed is not None:

@@ -1,4 +1,4 @@
-"""Functions whose calls are on a stack of the machine's own: those that call themselves, or functions that are values.
+"""Functions that the machine in C runs (`mirage.runtime.machine`): those that call themselves, or functions that are values.
 
 They only move values, make data and decide what is called next; what is computed is in functions of the other kind, which are
 called as any others. A call that is the last thing a function does takes its place on the stack.
@@ -6,107 +6,168 @@ called as any others. A call that is the last thing a function does takes its pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import sympy
 
-from mirage.errors import GuardError
-from mirage.ir.data import Record
-from mirage.ir.graph.patterns import Bind, Case, Wildcard, bound
-from mirage.ir.graph.values import MAX_DEPTH, FunctionValue, Reference, too_deep
+from mirage.ir.annotations import DataType, PartialTensor, ShapeType, TupleType
+from mirage.ir.dims import Dim
+from mirage.ir.graph.patterns import Bind, Case, Fields, Pattern
+from mirage.ir.types import TensorType
 from mirage.runtime import program as vm
-from mirage.runtime.frame import Frame, getter
-from mirage.runtime.recorded import Recorder, settled
+from mirage.runtime.frame import Frame
+from mirage.runtime.function import Function
+from mirage.runtime.list_loops import LoopOverList
+from mirage.runtime.places.place import Place, PlacedArray
 from mirage.runtime.sizes import Slots
-from mirage.runtime.steps import Step, Steps, scalar_of
+from mirage.runtime.steps import Kernel, Step, Steps
 
-#: a function to call, its arguments and extra shape arguments
-Request: TypeAlias = "tuple[Any, list[Any], tuple[int, ...]]"
-
-
-class Activation:
-    """A call of a stacked function: its registers, sizes, and the step that it is at."""
-
-    __slots__ = ("at", "function", "registers", "rounds", "slots")
-
-    def __init__(self, function: Any, registers: list[Any], slots: Slots) -> None:
-        self.function = function
-        self.registers = registers
-        self.slots = slots
-        self.at = 0
-        #: of a loop that runs: how many rounds are done, and what is carried
-        self.rounds: tuple[int, tuple[Any, ...]] | None = None
+#: the instructions of machine.c
+(
+    _RETURN, _CALL, _CALL_VALUE, _IF, _MATCH, _LOOP, _CONSTRUCT, _TUPLE, _GET_ITEM, _CLOSE, _NEW, _READ, _WRITE, _SIZES,
+    _SHAPE_OF, _FREE, _STEP, _CHECK,
+) = range(18)  # fmt: skip
+#: the patterns of machine.c
+_DROP, _BIND, _CASE, _FIELDS = range(4)
 
 
-def run(function: Any, args: list[Any], dims: tuple[int, ...], recorder: Recorder | None = None) -> Any:
-    """The result of a call of a stacked function, with what a `recorder` records still to be run.
+class StackedFunction(Function):
+    """A function as words of machine.c, in `code`, which may call functions by their numbers; `data` has those of data types.
 
-    Raises DepthError for calls that are nested too deep.
+    What the words leave to Python is in `steps`: each takes values of registers and the sizes of a call. `instructions` are those
+    of the program, by where their words begin.
     """
-    stack: list[Activation] = []
-    a: Activation = function.activate(args, dims)
-    try:
-        while True:
-            registers, plan, request = a.registers, a.function.plan, None
-            for at in range(a.at, len(plan)):
-                step, calls = plan[at]
-                if calls:
-                    request = step(registers, a)
-                    if request is not None:
-                        a.at = at
-                        break
-                else:
-                    a.at = at
-                    step(registers, a)
-            if request is None:
-                result = registers[a.function.result]
-                if not stack:
-                    return result
-                a = stack.pop()
-                a.function.deliver[a.at](a, result)
-                continue
-            callee, given, sizes = request
-            while callee.forward is not None:
-                callee, given, sizes = callee.forward(given, None)
-            if not callee.stacked:
-                result = callee.run(given, sizes, None) if recorder is None else recorder.call(callee, given, sizes)
-                a.function.deliver[a.at](a, result)
-                continue
-            if a.at != a.function.last:
-                if len(stack) >= MAX_DEPTH:
-                    raise too_deep(len(stack), callee.function.name)
-                stack.append(a)
-            a = callee.activate(given, sizes)
-    except Exception as e:
-        f = a.function
-        e.add_note(f"in function {f.function.name!r}: {f.function.code[a.at]}")
-        raise
+
+    stacked = True
+
+    def __init__(self, function: vm.VMFunction, place: Place, number: int, data: Mapping[str, int]) -> None:
+        super().__init__(function, place, number)
+        self.code: list[int] = []
+        self.instructions: dict[int, vm.Instruction] = {}
+        self.steps: list[Callable[[list[Any], Slots], Any]] = []
+        #: what its calls are instead, where the items of a list are alike
+        self.loop: LoopOverList | None = None
+        #: whether it does anything with sizes, and whether it changes them
+        self.sized = _uses_sizes(function)
+        self.copies = any(isinstance(i, vm.MatchShape) for i in function.code)
+        plain = (TensorType, PartialTensor, ShapeType, TupleType)
+        #: the parameters that have shapes
+        self.shaped = [k for k, p in enumerate(function.parameters) if isinstance(p.annotation, plain)]
+        self._data = data
+
+    def load(self, kernels: Sequence[Kernel], constants: Sequence[PlacedArray], functions: Mapping[str, Function]) -> None:
+        super().load(kernels, constants, functions)
+        self._add(self.function.code[-1], _RETURN, -1, self._result)
+        self.constants = [(register, constants[k]) for register, k in self.function.constants]
+        over = self.function.over_list
+        if over is not None:
+            values, state = (p.annotation for p in self.function.parameters[:2])
+            assert isinstance(values, DataType)
+            ahead = functions[over.ahead] if over.ahead else None
+            self.loop = LoopOverList(over, functions[over.function], ahead, values.arguments[0], state)
+
+    def slots(self, args: list[Any], dims: tuple[int, ...]) -> Slots:
+        """The sizes of a call, of whose arguments only the shapes are looked at; raises GuardError where these do not fit."""
+        found = self.signature.enter(args, dims).slots
+        return found[:] if self.copies else found
+
+    def _add(self, i: vm.Instruction, op: int, out: int, *words: int) -> None:
+        self.instructions[len(self.code)] = i
+        self.code += [op, out, 3 + len(words), *words]
+
+    def _added(self, out: int, reads: Sequence[int], step: Step) -> int:
+        """The number of a step that reads registers and writes one."""
+        many = self.function.registers
+
+        def run(values: list[Any], slots: Slots) -> Any:
+            registers: list[Any] = [None] * many
+            for r, value in zip(reads, values, strict=True):
+                registers[r] = value
+            frame = Frame(self._layout)
+            frame.slots = slots
+            step(registers, frame)
+            return registers[out]
+
+        self.steps.append(run)
+        return len(self.steps) - 1
+
+    def _match(self, make: Steps, i: vm.MatchShape, guards: Sequence[vm.Guard]) -> None:
+        self._add(i, _CHECK, i.value, self._added(i.value, (i.value,), _made(super()._match(make, i, guards))))
+
+    def _step(self, make: Steps, i: vm.Instruction, functions: Mapping[str, Function]) -> None:
+        last = self.function.code[-1]
+        assert isinstance(last, vm.Return)
+        tail = int(i is self.function.code[-2] and getattr(i, "out", None) == last.value)
+
+        def slots(dims: Sequence[Dim]) -> list[int]:
+            return _list([make.table.slot(d, make.stage) for d in dims])
+
+        def number(name: str) -> int:
+            return functions[name].number
+
+        match i:
+            case vm.CallFunction(out, name, args, dims):
+                self._add(i, _CALL, out, tail, number(name), *_list(args), *slots(dims))
+            case vm.CallValue(out, value, args):
+                self._add(i, _CALL_VALUE, out, tail, value, *_list(args))
+            case vm.If(out, condition, then, orelse, args, dims):
+                self._add(i, _IF, out, tail, condition, number(then), number(orelse), *_list(args), *slots(dims))
+            case vm.Match(out, value, patterns, names, args, dims):
+                words = [len(patterns)]
+                for pattern, name in zip(patterns, names, strict=True):
+                    words += [number(name), *_list(_pattern(pattern))]
+                self._add(i, _MATCH, out, tail, value, *_list(args), *slots(dims), *words)
+            case vm.Loop(out, body, carried, invariant, count, times, bound, dims):
+                sizes = [-1 if d is None else make.table.slot(d, make.stage) for d in (count, bound)]
+                register = -1 if times is None else times
+                lists = [*_list(carried), *_list(invariant), *slots(dims)]
+                self._add(i, _LOOP, out, number(body), sizes[0], register, sizes[1], *lists)
+            case vm.Construct(out, data, index, fields):
+                self._add(i, _CONSTRUCT, out, self._data[data.name], index, *_list(fields))
+            case vm.MakeTuple(out, items):
+                self._add(i, _TUPLE, out, *_list(items))
+            case vm.GetItem(out, value, index):
+                self._add(i, _GET_ITEM, out, value, index)
+            case vm.MakeClosure(out, name, args, dims):
+                self._add(i, _CLOSE, out, number(name), *_list(args), *slots(dims))
+            case vm.Reference(out, kind, args):
+                self._add(i, {"new": _NEW, "read": _READ}.get(kind, _WRITE), out, *args)
+            case vm.MakeShape(out, dims):
+                self._add(i, _SIZES, out, *slots(dims))
+            case vm.ShapeOf(out, value):
+                self._add(i, _SHAPE_OF, out, value)
+            case vm.Free(registers):
+                self._add(i, _FREE, -1, *_list(registers))
+            case vm.CallOperator(out, _, args) | vm.CallPacked(out, _, args):
+                self._add(i, _STEP, out, self._added(out, args, _made(super()._step(make, i, functions))), *_list(args))
+            case vm.Reshape(out, value):
+                self._add(i, _STEP, out, self._added(out, (value,), _made(super()._step(make, i, functions))), 1, value)
+            case _:
+                raise AssertionError(i)
 
 
-def to_register(out: int) -> Callable[[Activation, Any], None]:
-    """What a call returns goes into a register, and the next step is the one behind it."""
-
-    def deliver(a: Activation, result: Any) -> None:
-        a.registers[out] = result
-        a.at += 1
-
-    return deliver
+def _made(step: Step | None) -> Step:
+    assert step is not None
+    return step
 
 
-def to_rounds(many: int) -> Callable[[Activation, Any], None]:
-    """What a round of a loop returns is carried into the next one."""
-
-    def deliver(a: Activation, result: Any) -> None:
-        assert a.rounds is not None
-        a.rounds = (a.rounds[0] + 1, result if many != 1 else (result,))
-
-    return deliver
+def _list(words: Sequence[int]) -> list[int]:
+    return [len(words), *words]
 
 
-def uses_sizes(function: vm.VMFunction) -> bool:
-    """Whether a function does anything with the sizes of its dims."""
+def _pattern(pattern: Pattern) -> list[int]:
+    match pattern:
+        case Bind():
+            return [_BIND]
+        case Case(_, index, fields):
+            return [_CASE, index, len(fields), *(w for f in fields for w in _pattern(f))]
+        case Fields(fields):
+            return [_FIELDS, len(fields), *(w for f in fields for w in _pattern(f))]
+    return [_DROP]
+
+
+def _uses_sizes(function: vm.VMFunction) -> bool:
     own = [getattr(i, name) for i in function.code for name in ("dims", "shape", "attrs", "count", "bound") if hasattr(i, name)]
     matches = any(isinstance(i, vm.MatchShape) for i in function.code)
     return matches or bool(function.guards) or any(_has_symbols(v) for v in own)
@@ -115,125 +176,4 @@ def uses_sizes(function: vm.VMFunction) -> bool:
 def _has_symbols(value: Any) -> bool:
     if isinstance(value, tuple):
         return any(map(_has_symbols, value))
-    return isinstance(value, sympy.Expr) and bool(value.free_symbols)
-
-
-def step_of(i: vm.Instruction, make: Steps, functions: Mapping[str, Any]) -> Step | None:
-    """The closure of an instruction that calls nothing, of those that only stacked functions have; None for any other."""
-    match i:
-        case vm.Construct(out, data, index, fields):
-            taken = getter(fields)
-
-            def construct(registers: list[Any], frame: Frame) -> None:
-                registers[out] = Record(data, index, taken(registers))
-
-            return construct
-        case vm.MakeClosure(out, name, args, dims):
-            callee, taken, sizes = functions[name], getter(args), make.slots(dims)
-
-            def close(registers: list[Any], frame: Frame) -> None:
-                registers[out] = FunctionValue(callee, taken(registers), sizes(frame.slots))
-
-            return close
-        case vm.Reference(out, "new", (value,)):
-
-            def new(registers: list[Any], frame: Frame) -> None:
-                registers[out] = Reference(registers[value])
-
-            return new
-        case vm.Reference(out, "read", (value,)):
-
-            def read(registers: list[Any], frame: Frame) -> None:
-                registers[out] = registers[value].value
-
-            return read
-        case vm.Reference(out, _, (place, value)):
-
-            def write(registers: list[Any], frame: Frame) -> None:
-                registers[place].value = registers[value]
-                registers[out] = registers[place]
-
-            return write
-    return None
-
-
-def request_of(i: vm.Instruction, make: Steps, functions: Mapping[str, Any]) -> Callable[..., Request | None] | None:
-    """What gives the call that an instruction of a stacked function makes; None for an instruction that makes none.
-
-    That of a loop gives None behind the last round.
-    """
-    match i:
-        case vm.CallFunction(_, name, args, dims):
-            callee, taken, sizes = functions[name], getter(args), make.slots(dims)
-            return lambda registers, frame: (callee, list(taken(registers)), sizes(frame.slots))
-        case vm.CallValue(_, value, args):
-            taken = getter(args)
-
-            def call_value(registers: list[Any], frame: Frame) -> Request:
-                called = registers[value]
-                return called.function, [*taken(registers), *called.args], called.dims
-
-            return call_value
-        case vm.If(_, condition, then, orelse, args, dims):
-            callees, taken, sizes = (functions[then], functions[orelse]), getter(args), make.slots(dims)
-            array = make.place.array
-
-            def branch(registers: list[Any], frame: Frame) -> Request:
-                callee = callees[0] if scalar_of(settled(registers[condition]), array, "b", "a condition") else callees[1]
-                return callee, list(taken(registers)), sizes(frame.slots)
-
-            return branch
-        case vm.Match():
-            return _match(i, make, functions)
-        case vm.Loop():
-            return _loop(i, make, functions)
-    return None
-
-
-def _match(i: vm.Match, make: Steps, functions: Mapping[str, Any]) -> Callable[..., Request | None]:
-    value, taken, sizes, sized = i.value, getter(i.args), make.slots(i.dims), bool(i.dims)
-    callees = [functions[name] for name in i.functions]
-    heads = [p for p in i.patterns if isinstance(p, Case) and all(isinstance(f, Bind | Wildcard) for f in p.fields)]
-    if len(heads) == len(i.patterns):
-        # a constructor each: by its number
-        table = {
-            p.index: (callee, getter([k for k, f in enumerate(p.fields) if isinstance(f, Bind)]))
-            for p, callee in zip(heads, callees, strict=True)
-        }
-
-        def dispatch(registers: list[Any], frame: Frame) -> Request:
-            record = registers[value]
-            callee, fields = table[record.index]
-            return callee, [*fields(record.fields), *taken(registers)], sizes(frame.slots) if sized else ()
-
-        return dispatch
-
-    def search(registers: list[Any], frame: Frame) -> Request:
-        for p, callee in zip(i.patterns, callees, strict=True):
-            found: list[Any] = []
-            if bound(p, registers[value], found):
-                return callee, [*found, *taken(registers)], sizes(frame.slots) if sized else ()
-        raise GuardError("no clause of a match fits a value; compile the program again")
-
-    return search
-
-
-def _loop(i: vm.Loop, make: Steps, functions: Mapping[str, Any]) -> Callable[..., Request | None]:
-    body, carried, invariant, sizes = functions[i.body], getter(i.carried), getter(i.invariant), make.slots(i.dims)
-    out, times, many, array_of, array = i.out, i.times, len(i.carried), make.place.array_of, make.place.array
-    count = 0 if i.count is None else make.table.slot(i.count, make.stage)
-    most = None if i.bound is None else make.table.slot(i.bound, make.stage)
-
-    def next_round(registers: list[Any], a: Activation) -> Request | None:
-        n = a.slots[count] if times is None else int(scalar_of(settled(registers[times]), array, "i", "the count of a loop"))
-        if most is not None and n > a.slots[most]:
-            raise GuardError(f"a loop is to run {n} times, and its bound {i.bound} is {a.slots[most]} here; raise the bound")
-        done, state = a.rounds or (0, carried(registers))
-        if done >= n:
-            a.rounds = None
-            registers[out] = state if many != 1 else state[0]
-            return None
-        a.rounds = (done, state)
-        return body, [array_of(done, np.int64), *state, *invariant(registers)], sizes(a.slots)
-
-    return next_round
+    return isinstance(value, sympy.Expr)

@@ -22,7 +22,7 @@ from mirage.runtime.places.place import Place, PlacedArray
 from mirage.runtime.sizes import SizeTable, Slots
 
 #: for each of some parameters of a loop's body, its tensors of all rounds, or one with a row for each
-Items: TypeAlias = Sequence[Sequence[np.ndarray] | np.ndarray]
+Items: TypeAlias = Sequence[list[np.ndarray] | np.ndarray]
 Step: TypeAlias = Callable[[list[Any], Frame], None]
 
 

@@ -10,20 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from mirage.errors import FormatError, GuardError
+from mirage.errors import FormatError, GuardError, MirageError
 from mirage.ir.annotations import Annotation
 from mirage.ir.data import PRELUDE
-from mirage.ir.graph.values import Taker, Where, from_value, where_text
-from mirage.ir.types import ELEMENTS, TensorType
+from mirage.ir.graph.values import Where, to_value
+from mirage.ir.types import ELEMENTS
 from mirage.runtime import program as vm
-from mirage.runtime import stacked
 from mirage.runtime.check import check_program
 from mirage.runtime.frame import Frame
-from mirage.runtime.function import Function, StackedFunction
+from mirage.runtime.function import Function
 from mirage.runtime.leaves import leaves_of, same_sizes, value_shapes
+from mirage.runtime.machine import Machine
 from mirage.runtime.places.host import HOST
 from mirage.runtime.places.place import Place, PlacedArray
-from mirage.runtime.recorded import Recorder, settled
+from mirage.runtime.stacked import StackedFunction
 from mirage.runtime.steps import Kernel, arrays_in
 
 
@@ -52,12 +52,20 @@ class VirtualMachine:
                 f"the program names {len(program.kernels)} kernels, not {len(kernels)}; load all, in order"
             )
         self._constants = [place.constant(a) for a in _check_constants(program, constants)]
-        self._functions: dict[str, Function] = {}
+        data = {**PRELUDE, **{d.name: d for d in program.data}}
+        numbers = {name: k for k, name in enumerate(data)}
         deep = vm.stacked(program)
-        for name, function in program.functions.items():
-            self._functions[name] = (StackedFunction if name in deep else Function)(function, place)
+        every: list[Function] = []
+
+        def added(function: vm.VMFunction) -> Function:
+            number = len(every)
+            stack = function.name in deep
+            every.append(StackedFunction(function, place, number, numbers) if stack else Function(function, place, number))
+            return every[-1]
+
+        self._functions: dict[str, Function] = {name: added(f) for name, f in program.functions.items()}
         #: of functions over lists that may be loops, what their clauses call for the rest of a list that is none
-        rest = {n: StackedFunction(replace(f, over_list=None), place) for n, f in program.functions.items() if f.over_list}
+        rest = {n: added(replace(f, over_list=None)) for n, f in program.functions.items() if f.over_list}
         within = {name: n for n in rest for i in program.functions[n].code for name in vm.called(i)}
         for name, f in self._functions.items():
             again = {name: rest[name]} if name in rest else {within[name]: rest[within[name]]} if name in within else {}
@@ -71,9 +79,8 @@ class VirtualMachine:
                 f"function {main.name!r} has extra shape parameters, and is the main one; give them by a shape"
             )
         self._owned = facts[program.main].owned
-        self._taker = Taker({**PRELUDE, **{d.name: d for d in program.data}})
-        #: whether calls of stacked functions are recorded
-        self._records = any(f.batched is not None for f in program)
+        self._data = data
+        self._machine = Machine(every, self._main, [*data.values()]) if self._main.stacked else None
         self._in_place = [k for k, p in enumerate(main.parameters) if p.in_place]
 
     def __call__(self, *args: Any) -> Any:
@@ -86,58 +93,34 @@ class VirtualMachine:
         """
         if self._in_place:
             self._check_updated(list(enumerate(args)))
-        if self._main.stacked:
-            return self._run_stacked(args)
+        if self._machine is not None:
+            self._main.signature.check_number(args)
+            return self._machine.run(args, lambda: self._converted(args))
         used = list(args)
         return self._finished(self._main.run(used, (), None), args, used)
 
-    def _run_stacked(self, args: Sequence[Any]) -> Any:
-        """The result of a program whose main function is stacked: values of data types are converted on the way in and out."""
+    def _converted(self, args: Sequence[Any]) -> list[Any]:
+        """Arguments as stacked programs have them. Raises InputError and GuardError for those that do not fit."""
         main = self._main.function
-        self._main.signature.check_number(args)
-        #: memory of the caller
-        given: set[int] = {id(_root(c)) for c in self._constants}
         sizes: dict[str, int] = {}
 
-        #: the last shape and element type that fit, by type
-        fits: dict[int, tuple[tuple[int, ...], Any]] = {}
-        ready = self.place.ready
-
-        def leaf(annotation: Annotation, value: Any, where: Where) -> Any:
-            if type(value) is ready:
-                flags, kind = value.flags, (value.shape, value.dtype)
-                fit = flags.c_contiguous and flags.aligned
-                # annotations of parts live as long as the machine
-                if fit and (kind == fits.get(id(annotation)) or _fits(annotation, value, sizes)):
-                    fits[id(annotation)] = kind
-                    given.add(id(value) if value.base is None else id(_root(value)))
-                    return value
-            # what has to be converted, or is wrong
-            what = where_text(where)
+        def read(annotation: Annotation, value: Any, what: str) -> Any:
             shapes: list[tuple[int, ...]] = []
             found = leaves_of(main.name, what, annotation, self.place).read(value, shapes)
-            given.update(id(_root(a)) for a in arrays_in(found, self.place.array))
-            wanted = iter(value_shapes(annotation))
-            for shape, dims in zip(shapes, wanted, strict=True):
+            for shape, dims in zip(shapes, value_shapes(annotation), strict=True):
                 same_sizes(f"{main.name}: {what}", dims, shape, sizes)
             return found
 
-        taker = self._taker
-        used = [taker.take(p.annotation, a, f"input {p.name!r}", leaf) for p, a in zip(main.parameters, args, strict=True)]
-        recorder = Recorder() if self._records else None
-        result = stacked.run(self._main, used, (), recorder)
+        def leaf(annotation: Annotation, value: Any, where: Where) -> Any:
+            try:
+                return read(annotation, value, "")
+            except MirageError:
+                # where it is has as many parts as the data is deep
+                return read(annotation, value, str(where))
 
-        def detached(value: Any) -> Any:
-            value = settled(value)
-            if not isinstance(value, self.place.array):
-                return value
-            # what the caller has already, and what is in the result twice
-            if id(_root(value)) in given:
-                value = self.place.copy(value)
-            given.add(id(_root(value)))
-            return value
-
-        return from_value(result, detached)
+        return [
+            to_value(p.annotation, a, self._data, f"input {p.name!r}", leaf) for p, a in zip(main.parameters, args, strict=True)
+        ]
 
     def bound(self, given: Mapping[int, Any]) -> BoundMachine:
         """The machine with some arguments, by their places, given for all calls: these are looked at once, here.
@@ -299,17 +282,6 @@ def _check_constants(program: vm.VMProgram, constants: Sequence[np.ndarray]) -> 
     return found
 
 
-def _fits(annotation: Annotation, a: np.ndarray, sizes: dict[str, int]) -> bool:
-    """Whether an array is of a type, with the sizes that dims have, which are taken down."""
-    if not isinstance(annotation, TensorType) or a.dtype != ELEMENTS.get(annotation.dtype, object) or a.ndim != annotation.rank:
-        return False
-    try:
-        same_sizes("", annotation.shape, a.shape, sizes)
-    except GuardError:
-        return False
-    return True
-
-
 def _apart(a: PlacedArray) -> bool:
     """Whether no two elements of an array are the same memory, as far as its strides tell."""
     end = a.itemsize
@@ -319,9 +291,3 @@ def _apart(a: PlacedArray) -> bool:
         end += stride * (n - 1)
     return True
 
-
-def _root(a: PlacedArray) -> Any:
-    """The array whose memory another one is a view of."""
-    while getattr(a, "base", None) is not None:
-        a = a.base
-    return a

@@ -163,7 +163,7 @@ def test_very_deep_calls() -> None:
 
 def test_calls_that_are_too_deep(monkeypatch: pytest.MonkeyPatch) -> None:
     run = mi.compile(texts.SUM, without=PLAIN)
-    monkeypatch.setattr("mirage.runtime.stacked.MAX_DEPTH", 100)
+    monkeypatch.setattr("mirage.runtime.machine.MAX_DEPTH", 100)
     with pytest.raises(DepthError, match="100 calls are nested") as e:
         run([ONES] * 1_000, ONES)
     assert any("in function" in note for note in e.value.__notes__)

@@ -28,9 +28,9 @@ def loops(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     run = LoopOverList.run
 
-    def counted(self: LoopOverList, args: list[Any], *others: Any) -> Any:
-        found.append(len(args[0]))
-        return run(self, args, *others)
+    def counted(self: LoopOverList, columns: list[Any], args: list[Any]) -> Any:
+        found.append(len(columns))
+        return run(self, columns, args)
 
     monkeypatch.setattr(LoopOverList, "run", counted)
     return found
@@ -94,13 +94,18 @@ def test_items_of_several_shapes_go_one_by_one(loops: list[int]) -> None:
 
 def test_large_items_are_not_stacked(loops: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     specs = {"xs": mi.List(mi.tensor(1, "n")), "h": mi.tensor(1, "n"), "w": mi.tensor("n", "n")}
-    run = mi.compile(lambda xs, h, w: mi.fold(lambda h, x: h + mi.tanh(x @ w), h, xs), specs, without=PLAIN)
+
+    def program(xs: Any, h: Any, w: Any) -> Any:
+        return mi.fold(lambda h, x: h + mi.tanh(x @ w), h, xs)
+
+    run = mi.compile(program, specs, without=PLAIN)
     xs, h, w = [x[None] for x in vectors(*[5] * 4)], np.ones((1, 5), np.float32), np.eye(5, dtype=np.float32)
     wanted = h + sum(np.tanh(x) for x in xs)
     np.testing.assert_allclose(run(xs, h, w), wanted, rtol=1e-5)
     assert loops == [1]
     # one by one then, as products of all items would need a copy of them
     monkeypatch.setattr(list_loops, "MOST_BYTES", 16)
+    run = mi.compile(program, specs, without=PLAIN)
     np.testing.assert_allclose(run(xs, h, w), wanted, rtol=1e-5)
     assert loops == [1]
     # those that are read where they lie may be of any size

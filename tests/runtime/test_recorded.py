@@ -14,11 +14,11 @@ import pytest
 
 import mirage as mi
 from mirage.errors import FormatError, GuardError
+from mirage.runtime import machine
 from mirage.runtime import program as vm
-from mirage.runtime import recorded
 from mirage.runtime.check import check_program
 from mirage.runtime.executable import Executable
-from mirage.runtime.recorded import Batching
+from mirage.runtime.function import Function
 from tests.frontends.graph.functional_programs import (
     Number,
     Product,
@@ -54,18 +54,15 @@ def run() -> Executable:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """The function and number of the calls that each run together."""
     found: list[tuple[str, int]] = []
-    together, one = Batching.together, Batching.one
+    run = Function.run
 
-    def counted(self: Batching, given: Any) -> Any:
-        found.append((self.function.function.name, len(given)))  # type: ignore[attr-defined]
-        return together(self, given)
+    def counted(self: Function, args: list[Any], *others: Any) -> Any:
+        given = [(getattr(p.annotation, "shape", None), a) for p, a in zip(self.function.parameters, args, strict=True)]
+        many = next((len(a) for shape, a in given if shape and str(shape[0]) == "cells"), 1)
+        found.append((self.function.name.removesuffix("_batched"), many))
+        return run(self, args, *others)
 
-    def alone(self: Batching, args: Any) -> Any:
-        found.append((self.function.function.name, 1))  # type: ignore[attr-defined]
-        return one(self, args)
-
-    monkeypatch.setattr(Batching, "together", counted)
-    monkeypatch.setattr(Batching, "one", alone)
+    monkeypatch.setattr(Function, "run", counted)
     return found
 
 
@@ -122,7 +119,7 @@ def test_without(run: Executable, calls: list[tuple[str, int]]) -> None:
     same(plain(trees, *shared), run(trees, *shared))
     calls.clear()
     plain(trees, *shared)
-    assert not calls
+    assert {n for _, n in calls} == {1}
 
 
 def test_steps_one_after_the_other_are_not_recorded() -> None:
@@ -227,7 +224,7 @@ def test_little_is_recorded_at_once(run: Executable, monkeypatch: pytest.MonkeyP
     rng = np.random.default_rng(5)
     trees, shared = [random_tree(rng, 9, D) for _ in range(6)], weights(rng)
     wanted = run(trees, *shared)
-    monkeypatch.setattr(recorded, "_MOST", 10)
+    monkeypatch.setattr(machine, "MOST", 10)
     same(run(trees, *shared), wanted)
 
 

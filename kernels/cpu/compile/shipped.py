@@ -26,7 +26,7 @@ HEADERS = _CPU / "csrc"
 OBJECTS = _CPU / "objects"
 #: the libraries of this package, by the names that they are compiled under
 LIBRARIES = {
-    **{name: HEADERS / f"{name}.c" for name in ("pool", "direct", "cold", "limits", "order", "convolution", "rounds")},
+    **{name: HEADERS / f"{name}.c" for name in ("pool", "direct", "cold", "limits", "machine", "order", "convolution", "rounds")},
     "extract": _CPU.parents[1] / "search" / "csrc" / "extract.c",
 }
 #: files of the micro-kernels of products, mirage_gemm_*.c

@@ -1,0 +1,118 @@
+/* What the machine (machine.c) calls of Python: functions of its stable interface (PEP 384), whose addresses it is given, so that no
+ * header of Python's has to be installed. Objects are pointers to what nobody here looks into, but for types and NumPy's arrays,
+ * whose first fields NumPy's own interface fixes. All of it needs the interpreter's lock. */
+#ifndef MIRAGE_PYTHON_H
+#define MIRAGE_PYTHON_H
+
+#include <stdlib.h>
+
+typedef void object; /* PyObject */
+
+/* In the order of `_API` of machine.py. */
+typedef struct {
+    void (*incref)(object *);
+    void (*decref)(object *);
+    object *(*tuple_new)(long);
+    int (*tuple_set)(object *, long, object *);
+    object *(*tuple_item)(object *, long);
+    long (*tuple_size)(object *);
+    object *(*list_new)(long);
+    int (*list_set)(object *, long, object *);
+    object *(*list_item)(object *, long);
+    long (*list_size)(object *);
+    object *(*attribute)(object *, object *);
+    object *(*item)(object *, object *);
+    object *(*slice)(object *, long, long);
+    object *(*call)(object *, object *, object *);
+    object *(*number)(long long);
+    long long (*value)(object *);
+    object *(*occurred)(void);
+    int (*matches)(object *);
+    void (*clear)(void);
+    object *(*no_memory)(void);
+    int (*signals)(void);
+    void *(*unlock)(void);
+    void (*lock)(void *);
+    object *(*capsule)(void *, const char *, void (*)(object *));
+    void *(*pointer)(object *, const char *);
+    int (*is_capsule)(object *, const char *);
+} python;
+
+/* What an array has behind the header (PyArrayObject_fields). */
+typedef struct {
+    char *data;
+    int nd;
+    const long *dims;
+    const long *strides;
+    object *base;
+    object *dtype;
+    int flags;
+} array;
+
+enum { CONTIGUOUS = 0x1, ALIGNED = 0x100 };
+
+static python py;
+/* bytes of the header of all objects, whose last field is the type */
+static long header;
+
+static object *type_of(const object *o) { return *(object *const *)((const char *)o + header - sizeof(object *)); }
+
+static const array *array_of(const object *o) { return (const array *)((const char *)o + header); }
+
+static object *kept(object *o)
+{
+    py.incref(o);
+    return o;
+}
+
+/* Memory, or NULL with Python's error for that. */
+static void *room(size_t bytes)
+{
+    void *found = malloc(bytes ? bytes : 1);
+    if (!found) py.no_memory();
+    return found;
+}
+
+/* What a function returns for so many arguments, whose references it takes, NULL after an error; one that is NULL is an error. */
+static object *called(object *function, long many, object *const *args)
+{
+    object *tuple = py.tuple_new(many), *found = NULL;
+    int whole = tuple != NULL;
+    for (long k = 0; k < many; k++) {
+        if (!args[k]) {
+            whole = 0;
+        } else if (tuple) {
+            py.tuple_set(tuple, k, args[k]);
+        } else {
+            py.decref(args[k]);
+        }
+    }
+    if (whole) found = py.call(function, tuple, NULL);
+    if (tuple) py.decref(tuple);
+    return found;
+}
+
+/* A vector that grows. */
+typedef struct {
+    void *data;
+    long count, room;
+} vector;
+
+/* Room for `more` items of `size` bytes behind those that are there, which the vector then has; NULL after an error. */
+static void *pushed(vector *v, long more, size_t size)
+{
+    if (!v->data || v->count + more > v->room) {
+        const long wanted = 2 * (v->count + more) + 16;
+        void *data = realloc(v->data, (size_t)wanted * size);
+        if (!data) {
+            py.no_memory();
+            return NULL;
+        }
+        v->data = data;
+        v->room = wanted;
+    }
+    v->count += more;
+    return (char *)v->data + (size_t)(v->count - more) * size;
+}
+
+#endif
