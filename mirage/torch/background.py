@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from mirage.background import Child, end_with
+from mirage.background import Child, end_with, give_way
 from mirage.cache import ResultStore
 from mirage.compilation import compile, load_executable
 from mirage.errors import JobError, MirageError
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str]) -> None:
     """The process: compiles the program of a task file, and saves it where the line that it reads says."""
     task: dict[str, Any] = json.loads(Path(arguments[0]).read_text())
     end_with(task["parent"], Path(arguments[0]).parent)
-    os.nice(5)
+    give_way()
     options = {**task["options"], "without": tuple(task["options"]["without"]), "cache": task["cache"]}
     bounds = {name: tuple(b) for name, b in task["bounds"].items()}
     with suppress(BrokenPipeError):
