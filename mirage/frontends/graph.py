@@ -368,8 +368,8 @@ class GraphTrace:
 
 
 def open_symbols(function: Function) -> set[str]:
-    """The dim symbols that a function uses before anything tells their sizes: dims of parameters that are symbols alone do, and the
-    shapes of values that are taken out of others.
+    """The dim symbols that a function uses before anything tells their sizes: dims of parameters that are symbols alone do, and
+    the shapes of values that are taken out of others.
     """
     given = [d for p in function.parameters for d in value_dims(p.annotation)]
     known = {d.name for d in given if d.is_Symbol}

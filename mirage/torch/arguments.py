@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from mirage.errors import InputError
+from mirage.torch.caches import caches_in
 
 #: what a call is but for the shapes and contents of its tensors
 Key: TypeAlias = tuple[Any, ...]
@@ -21,10 +22,11 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 @dataclass(frozen=True)
 class Given:
-    """The arguments of one call: `tensors` in order, and the `key` of everything else."""
+    """The arguments of one call: `tensors` in order, the `key` of everything else, and the `caches` among them."""
 
     key: Key
     tensors: list[Any]
+    caches: list[Any]
 
 
 def split(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Given:
@@ -46,7 +48,7 @@ def split(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Given:
         else:
             leaves, spec = pytree.tree_flatten(x)
             key.append((spec, *(_leaf(v, tensors) for v in leaves)))
-    return Given(tuple(key), tensors)
+    return Given(tuple(key), tensors, caches_in(values))
 
 
 def _leaf(x: Any, tensors: list[Any]) -> Any:

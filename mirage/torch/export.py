@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from mirage.frontends.aten.decompose import decompositions
 from mirage.frontends.aten.importer import import_graph
 from mirage.ir.dims import symbols_of
 from mirage.torch.arguments import ordered
+from mirage.torch.caches import caches_in, places
 from mirage.torch.compiled import compiled_graph, sizes_to_tune
 from mirage.torch.guards import LEAST, Guards, Range, Shape, guards_of, hints
 from mirage.torch.log import FALLBACKS
@@ -43,26 +45,40 @@ def exported_elsewhere() -> bool:
     return bool(_exporting) and threading.get_ident() not in _exporting
 
 
+def module_of(model: Callable[..., Any]) -> torch.nn.Module | None:
+    """The module that a model is, or that it is a method of; None for any other function."""
+    owner = getattr(model, "__self__", model)
+    return owner if isinstance(owner, torch.nn.Module) else None
+
+
 class Call(torch.nn.Module):  # type: ignore[misc]
     """A model as a module of the tensors in a call's arguments, in order; all other arguments are as in the call."""
 
     def __init__(self, model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         super().__init__()
         self.model = model
+        #: of a method, the module whose weights it reads
+        self.owner = None if isinstance(model, torch.nn.Module) else module_of(model)
         leaves, self._spec = pytree.tree_flatten((tuple(args), ordered(kwargs)))
         self._leaves = [None if isinstance(x, torch.Tensor) else x for x in leaves]
         self._places = [k for k, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+        #: where the result has the caches among the arguments: `places`, in an object, as torch takes attributes of modules back
+        self.caches = SimpleNamespace(places=())
 
     def forward(self, *tensors: Any) -> Any:
         return self.with_tensors(tensors)
 
     def with_tensors(self, tensors: Sequence[Any]) -> Any:
-        """What the model gives for these tensors."""
+        """What the model gives for these tensors; with it what became of caches among the arguments that it does not give."""
         leaves = list(self._leaves)
         for k, t in zip(self._places, tensors, strict=True):
             leaves[k] = t
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
-        return self.model(*args, **kwargs)
+        result = self.model(*args, **kwargs)
+        caches = caches_in([*args, *kwargs.values()])
+        self.caches.places = places(caches, result)
+        others = [cache for cache, place in zip(caches, self.caches.places, strict=True) if not place]
+        return (result, others) if others else result
 
 
 def export(call: Call, tensors: Sequence[Any], dynamic: bool = True) -> Any:
@@ -171,8 +187,9 @@ def program_of(
     graph = compiled_graph(imported, tuple(weights), bounds=ranges, **options)
     seconds = {"import": begun_compilation - begun, "compile": time.perf_counter() - begun_compilation}
     random = any(_draws(n) for n in exported.graph.nodes)
+    caches = model.caches.places if isinstance(model, Call) else ()
     return Program(
-        graph, Layout(len(placeholders), tuple(weights), tuple(state), tuple(given), written), guards,
+        graph, Layout(len(placeholders), tuple(weights), tuple(state), tuple(given), written, caches), guards,
         Weights(model, list(weights.values())), Weights(model, list(state.values())),
         Unflatten(exported.call_spec.out_spec), tuple(names), ranges, random, seconds,
     )  # fmt: skip

@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from inspect import signature
@@ -23,9 +24,10 @@ from mirage.logs import configure
 from mirage.remember import remember
 from mirage.torch.arguments import Given, Key, names_of, split
 from mirage.torch.background import Later
+from mirage.torch.caches import register_caches
 from mirage.torch.compare import compare_small, compared
 from mirage.torch.dynamo import graph_of_dynamo
-from mirage.torch.export import Call, export, exported_elsewhere, first_line, program_of, widened
+from mirage.torch.export import Call, export, exported_elsewhere, first_line, module_of, program_of, widened
 from mirage.torch.guards import Shape
 from mirage.torch.log import FALLBACKS, GRAPHS, RECOMPILES
 from mirage.torch.model_options import ModelOptions, ranges_of
@@ -105,10 +107,14 @@ class CompiledModel(Displayed, drawn_by="mirage.torch.draw"):
         self.training_calls = 0
         #: why there is a program beside the first one
         self.recompiles: list[str] = []
-        #: the model, if it is not a function
-        self._module = model if isinstance(model, torch.nn.Module) else None
+        #: the module whose weights the model has, if that is known
+        self._module = module_of(model)
+        with suppress(TypeError, ValueError):
+            # what asks a model for its arguments, as `generate` does, asks its stand-in
+            self.__signature__ = signature(getattr(model, "forward", model))
         #: whether a function was seen to give a result that needs gradients
         self._has_gradients = False
+        register_caches()
         self._note_modules()
         if unknown := sorted(self._bounds.keys() - set(self._parameters)):
             raise InputError(f"bounds: there is no argument {unknown[0]!r}; the arguments are {', '.join(self._parameters)}")
@@ -153,7 +159,7 @@ class CompiledModel(Displayed, drawn_by="mirage.torch.draw"):
         program = kind.known[shapes]
         if isinstance(program, str):
             return self._run_eagerly(program, args, kwargs)
-        return program(given.tensors)
+        return program.finished(program(given.tensors), given.caches)
 
     @cached_property
     def _with_gradients(self) -> Callable[..., Any]:
@@ -193,12 +199,14 @@ class CompiledModel(Displayed, drawn_by="mirage.torch.draw"):
         """The result of the first call with such arguments: that of a program that takes them, or of a new one."""
         kind = self._kinds.get(key)
         if kind is None:
-            if torch.is_grad_enabled() and self.model is not self._module:
+            if torch.is_grad_enabled() and self._module is None:
                 # of a function, the result alone tells whether it has weights that need gradients
-                result = self.model(*args, **kwargs)
+                # a call with copies of caches, which it would change
+                copied = Call(self.model, args, kwargs).with_tensors(given.tensors) if given.caches else None
+                result = self.model(*args, **kwargs) if copied is None else copied
                 if requires_grad([t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]):
                     self._has_gradients = True
-                    return result
+                    return result if copied is None else self.model(*args, **kwargs)
             if len(self._kinds) >= MAX_KINDS:
                 return self._run_eagerly(f"there are {MAX_KINDS} kinds of arguments, such as flags, already", args, kwargs)
             names = names_of(args, kwargs, self._parameters)
@@ -210,12 +218,12 @@ class CompiledModel(Displayed, drawn_by="mirage.torch.draw"):
             if small is None:
                 continue
             if not small or small in program.checked or program.random:
-                return self._noted(key, kind, shapes, program)(given.tensors)
-            result, why = compared(program, given.tensors, lambda: self.model(*args, **kwargs))
+                return program.finished(self._noted(key, kind, shapes, program)(given.tensors), given.caches)
+            result, why = compared(program, given.tensors, self._itself(kind, given, args, kwargs))
             if why is None:
                 program.checked.add(small)
                 self._noted(key, kind, shapes, program)
-                return result
+                return program.finished(result, given.caches)
             program.refused.add(small)
             refused = True
             RECOMPILES.info("%s: at %s, %s", self._name, _text(kind.names, shapes), why)
@@ -250,18 +258,22 @@ class CompiledModel(Displayed, drawn_by="mirage.torch.draw"):
                 break
             result, why = None, None
             if not program.random:
-                result, why = compared(program, given.tensors, lambda: self.model(*args, **kwargs))
+                result, why = compared(program, given.tensors, self._itself(kind, given, args, kwargs))
             if why is not None:
                 failed = UnsupportedNode(f"its program is not right: {why}")
                 continue
             program.checked.add(small)
             self._made(kind, program, shapes)
             self._noted(key, kind, shapes, program)
-            return program(given.tensors) if program.random else result
+            return program.finished(program(given.tensors) if program.random else result, given.caches)
         self._noted(key, kind, shapes, str(failed))
         if self.options.strict and failed is not None:
             raise failed
         return self._run_eagerly(str(failed), args, kwargs)
+
+    def _itself(self, kind: Kind, given: Given, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+        """The model as programs are compared with it: caches stay as they are."""
+        return partial(kind.call.with_tensors, given.tensors) if given.caches else partial(self.model, *args, **kwargs)
 
     def _program(self, kind: Kind, tensors: Sequence[Any], shapes: Sequence[Shape]) -> Program:
         """The program of an example, tuned for calls of these shapes; raises UnsupportedNode, and other errors of ours."""

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from mirage.errors import GuardError
 from mirage.frontends.imported import Imported
+from mirage.torch.caches import updated
 from mirage.torch.compiled import BoundGraph, CompiledGraph
 from mirage.torch.guards import Guards, Range, Shape, within
 from mirage.torch.weights import Weights
@@ -28,7 +29,8 @@ class Layout:
 
     Of the `inputs` of the graph, `weights` are positions of those that stay the same between calls, `state` of those that the
     program writes to and that are not given in a call, `given` of the tensors of a call, in order. `written` says which input an
-    output is written back to, of the first ones; the others are the leaves of what the call gives.
+    output is written back to, of the first ones; the others are the leaves of what the call gives. `caches` are the places in the
+    result of the caches that a call is given, see `mirage.torch.caches.places`.
     """
 
     inputs: int
@@ -36,6 +38,7 @@ class Layout:
     state: tuple[int, ...]
     given: tuple[int, ...]
     written: tuple[int, ...]
+    caches: tuple[str, ...] = ()
 
 
 class Unflatten:
@@ -118,6 +121,11 @@ class Program:
             with torch.no_grad():
                 inputs[at].copy_(value)
         return self.unflatten(outputs[len(self._written) :])
+
+    def finished(self, result: Any, caches: Sequence[Any]) -> Any:
+        """What a caller gets for the result of a call, with the caches that he passed brought up to date."""
+        found, others = result if "" in self.layout.caches else (result, ())
+        return updated(caches, self.layout.caches, found, others) if self.layout.caches else found
 
     def rebind(self) -> None:
         """Read the weights anew."""

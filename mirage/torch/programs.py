@@ -53,7 +53,7 @@ class CompiledPrograms(Displayed, drawn_by="mirage.torch.draw"):
         if program is None:
             program = self._find(given.key, shapes)
             remember(known, shapes, program, KNOWN)
-        return program(given.tensors)
+        return program.finished(program(given.tensors), given.caches)
 
     def _find(self, key: Key, shapes: tuple[Shape, ...]) -> Program:
         for program in self._programs[key]:

@@ -21,6 +21,7 @@ from mirage.ir.graph.parse import parse_module
 from mirage.runtime import archive
 from mirage.runtime.executable import executable_from_bytes
 from mirage.torch.arguments import PLAIN, Key, dtype_name
+from mirage.torch.caches import register_caches
 from mirage.torch.compiled import CompiledGraph
 from mirage.torch.guards import Guards
 from mirage.torch.program import Layout, Program, Unflatten
@@ -138,6 +139,7 @@ def load(path: str | os.PathLike[str]) -> CompiledPrograms:
     no compiled model, altered or damaged, VerificationError if a kernel does not compute what it stands for.
     """
     path = path_of(path)
+    register_caches()
     with archive.reading(TORCH_MODEL, path):
         head, members = archive.unpack(TORCH_MODEL, _Stored, path)
         tensors = [_tensor(members[f"tensors/{k}"], t) for k, t in enumerate(head.tensors)]

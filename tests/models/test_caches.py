@@ -1,0 +1,192 @@
+"""Caches of keys and values as arguments and results of exported models: calls append to them, as they do in eager mode."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import mirage.torch  # noqa: E402
+from mirage.errors import InputError  # noqa: E402
+from mirage.torch.caches import places, register_caches, updated  # noqa: E402
+
+_SMALL: dict[str, Any] = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+_SMALL |= {"intermediate_size": 64, "num_key_value_heads": 2, "pad_token_id": 0}
+#: without kernels, which take longer to compile than to run
+QUICK: dict[str, Any] = {"background": False, "without": ("superoptimize", "fuse")}
+
+
+def gpt2() -> Any:
+    config = transformers.GPT2Config(n_layer=1, n_embd=32, n_head=4, vocab_size=99, n_positions=128, pad_token_id=0)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def llama() -> Any:
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**_SMALL))
+
+
+def mistral() -> Any:
+    return transformers.MistralForCausalLM(transformers.MistralConfig(**_SMALL, sliding_window=4))
+
+
+def t5() -> Any:
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4, "decoder_start_token_id": 0}
+    return transformers.T5ForConditionalGeneration(transformers.T5Config(vocab_size=99, **sizes))
+
+
+def slow(model: Callable[[], Any]) -> Any:
+    return pytest.param(model, marks=pytest.mark.slow)
+
+
+def made(model: Callable[[], Any]) -> Any:
+    torch.manual_seed(0)
+    return model().eval()
+
+
+def ids(b: int, s: int) -> Any:
+    return torch.randint(3, 99, (b, s))
+
+
+def calls(model: Any) -> dict[str, Any]:
+    """Arguments that all calls of a model have in common."""
+    if not model.config.is_encoder_decoder:
+        return {}
+    with torch.no_grad():
+        return {"encoder_outputs": model.get_encoder()(ids(2, 6))}
+
+
+def tokens(model: Any, given: Any) -> dict[str, Any]:
+    return {"decoder_input_ids" if model.config.is_encoder_decoder else "input_ids": given}
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Any:
+    with torch.no_grad():
+        yield
+
+
+@pytest.mark.parametrize("model", [slow(gpt2), llama, slow(t5)])
+def test_a_call_appends_to_the_cache_that_it_is_given(model: Callable[[], Any]) -> None:
+    eager = made(model)
+    run = mirage.torch.compile(eager, **QUICK)
+    common = calls(eager)
+    for length in (5, 2, 1):
+        given = ids(2, length)
+        found, wanted = run(**tokens(eager, given), **common), eager(**tokens(eager, given), **common)
+        ours, theirs = found.past_key_values, wanted.past_key_values
+        assert type(ours) is type(theirs)
+        torch.testing.assert_close(found.logits, wanted.logits, atol=1e-4, rtol=1e-4)
+        for k in range(3):
+            given = ids(2, 1 + k % 2)
+            found = run(**tokens(eager, given), cache=ours, **common)
+            wanted = eager(**tokens(eager, given), cache=theirs, **common)
+            torch.testing.assert_close(found.logits, wanted.logits, atol=1e-4, rtol=1e-4)
+            assert found.past_key_values is ours and ours.get_seq_length() == theirs.get_seq_length()
+    assert not run.eager and len(run.programs) == 2
+    assert all(not p.imported.fallback for p in run.programs)
+
+
+def test_an_empty_cache_is_filled() -> None:
+    eager = made(llama)
+    run = mirage.torch.compile(eager, **QUICK)
+    for empty in (transformers.DynamicCache, lambda: transformers.DynamicCache(config=eager.config)):
+        cache = empty()
+        assert run(input_ids=ids(2, 5), cache=cache).past_key_values is cache
+        assert cache.get_seq_length() == 5 and len(cache.layers) == 1
+        # another use of the same cache goes on
+        run(input_ids=ids(2, 3), cache=cache)
+        assert cache.get_seq_length() == 8
+    assert not run.eager
+
+
+def test_a_cache_that_is_not_returned_is_filled() -> None:
+    class Scores(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = made(llama)
+
+        def forward(self, tokens: Any, cache: Any) -> Any:
+            return self.inner(input_ids=tokens, cache=cache).logits[:, -1]
+
+    eager = Scores().eval()
+    run = mirage.torch.compile(eager, **QUICK)
+    ours, theirs = transformers.DynamicCache(), transformers.DynamicCache()
+    for k, length in enumerate((4, 1, 1, 2)):
+        given = ids(2, length)
+        torch.testing.assert_close(run(given, ours), eager(given, theirs), atol=1e-4, rtol=1e-4)
+        assert ours.get_seq_length() == theirs.get_seq_length() == (4, 5, 6, 8)[k]
+    assert not run.eager
+
+
+@pytest.mark.parametrize("model", [gpt2, slow(t5)])
+def test_generate_runs_programs(model: Callable[[], Any]) -> None:
+    eager = made(model)
+    compiled = copy.deepcopy(eager)
+    compiled.forward = run = mirage.torch.compile(compiled.forward, **QUICK)
+    for length in (5, 3):
+        given = ids(2, length)
+        how = {"attention_mask": torch.ones_like(given), "max_new_tokens": 12, "do_sample": False}
+        assert torch.equal(compiled.generate(given, **how), eager.generate(given, **how))
+    assert not run.eager and len(run.programs) == 2
+
+
+def test_weights_of_a_method_may_change() -> None:
+    eager = made(llama)
+    run = mirage.torch.compile(eager.forward, **QUICK)
+    given = ids(2, 4)
+    before = run(input_ids=given).logits
+    eager.lm_head.weight.mul_(2)
+    torch.testing.assert_close(run(input_ids=given).logits, 2 * before, atol=1e-4, rtol=1e-4)
+    eager.lm_head.weight = torch.nn.Parameter(eager.lm_head.weight * 2)
+    torch.testing.assert_close(run(input_ids=given).logits, 4 * before, atol=1e-4, rtol=1e-4)
+
+
+def test_a_cache_of_a_sliding_window_stays_the_models() -> None:
+    eager = made(mistral)
+    run = mirage.torch.compile(eager, **QUICK)
+    ours = theirs = None
+    for length in (3, 1, 1, 1, 1):
+        given = ids(2, length)
+        found, wanted = run(input_ids=given, cache=ours), eager(input_ids=given, cache=theirs)
+        torch.testing.assert_close(found.logits, wanted.logits)
+        ours, theirs = found.past_key_values, wanted.past_key_values
+        assert ours.get_seq_length() == theirs.get_seq_length()
+    assert not run.programs and all("DynamicSlidingWindowLayer" in why for why in run.eager)
+
+
+def test_saved_models_take_and_give_caches(tmp_path: Path) -> None:
+    eager = made(llama)
+    run = mirage.torch.compile(eager, **QUICK)
+    prompt, more = ids(2, 5), ids(2, 1)
+    run(input_ids=more, cache=run(input_ids=prompt).past_key_values)
+    run.save(tmp_path / "llama.mirage")
+    again = mirage.torch.load(tmp_path / "llama.mirage")
+    cache, wanted = again(input_ids=prompt).past_key_values, eager(input_ids=prompt).past_key_values
+    for _ in range(3):
+        found = again(input_ids=more, cache=cache)
+        torch.testing.assert_close(found.logits, eager(input_ids=more, cache=wanted).logits, atol=1e-4, rtol=1e-4)
+        assert found.past_key_values is cache and cache.get_seq_length() == wanted.get_seq_length()
+
+
+def test_where_results_have_caches() -> None:
+    register_caches()
+    a, b, c = (transformers.DynamicCache() for _ in range(3))
+    assert places([a, b], {"x": 1, "cache": b}) == ("", "cache") and places([a], (2, a)) == ("1",)
+    assert places([a], a.layers) == ("",) and places([a], None) == ("",)
+    b.layers = [transformers.cache_utils.DynamicLayer()]
+    assert updated([a], ("1",), (2, b), []) == (2, a) and a.layers is b.layers
+    assert updated([c], ("",), 5, [b]) == 5 and c.layers is b.layers
+    with pytest.raises(InputError, match="more than its tensors"):
+        _flatten_sliding()
+
+
+def _flatten_sliding() -> Any:
+    cache = transformers.DynamicCache()
+    cache.layers = [transformers.cache_utils.DynamicSlidingWindowLayer(4)]
+    return torch.utils._pytree.tree_flatten(cache)
