@@ -6,7 +6,6 @@ kernel but to launch it. What comes from outside, arguments and results that the
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -14,9 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from mirage.kernels.cpu.launch.memory import address
-from mirage.kernels.cpu.launch.rounds import Launch, LaunchedRounds
+from mirage.kernels.cpu.launch.rounds import Launch, LaunchedRounds, Tensors
 from mirage.runtime import program as vm
-from mirage.runtime.frame import Frame
+from mirage.runtime.frame import Frame, getter
 from mirage.runtime.launchable import LaunchedCall, launched
 from mirage.runtime.places.host import HOST
 from mirage.runtime.steps import Source, Steps, noted
@@ -154,26 +153,18 @@ class _Launches:
         self._rounds = LaunchedRounds([found], np.zeros((), np.int64), len(places))
         #: registers that have to hold the same as before, and that
         self._known = [(r, registers[r]) for r in dict.fromkeys(known)]
-        #: per register that may hold another array than before: it, what it held, the place of the tensor, its shape and type
-        self._arrays: list[list[Any]] = []
-        for register, place in places.items():
-            a = registers[register]
-            if isinstance(a, np.ndarray):
-                self._rounds.tensors[place] = address(a)
-                if register not in fixed:
-                    self._arrays.append([register, weakref.ref(a), place, a.shape, a.dtype])
+        arrays = {r: place for r, place in places.items() if isinstance(registers[r], np.ndarray)}
+        for register, place in arrays.items():
+            self._rounds.tensors[place] = address(registers[register])
+        #: the registers that may hold other arrays than before
+        others = [r for r in arrays if r not in fixed]
+        self._others = getter(others)
+        self._tensors = Tensors([registers[r] for r in others], [arrays[r] for r in others], self._rounds.tensors)
 
     def fits(self, registers: Sequence[Any]) -> bool:
         """Whether it may run for what the registers hold, which it then does."""
-        for one in self._arrays:
-            register, held, place, shape, dtype = one
-            a = registers[register]
-            if held() is not a:
-                if type(a) is not np.ndarray or a.shape != shape or a.dtype != dtype or not _fits(a):
-                    return False
-                self._rounds.tensors[place] = address(a)
-                one[1] = weakref.ref(a)
-        return all(registers[register] is value for register, value in self._known)
+        known = all(registers[register] is value for register, value in self._known)
+        return known and self._tensors.take(self._others(registers))
 
     def run(self) -> None:
         """Launch them; raises what the calls do."""

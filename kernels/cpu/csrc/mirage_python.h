@@ -1,12 +1,11 @@
 /* What the machine (machine.c) calls of Python: functions of its stable interface (PEP 384), whose addresses it is given, so that no
- * header of Python's has to be installed. Objects are pointers to what nobody here looks into, but for types and NumPy's arrays,
- * whose first fields NumPy's own interface fixes. All of it needs the interpreter's lock. */
+ * header of Python's has to be installed. All of it needs the interpreter's lock. */
 #ifndef MIRAGE_PYTHON_H
 #define MIRAGE_PYTHON_H
 
-#include <stdlib.h>
+#include "mirage_array.h"
 
-typedef void object; /* PyObject */
+#include <stdlib.h>
 
 /* In the order of `_API` of machine.py. */
 typedef struct {
@@ -38,26 +37,13 @@ typedef struct {
     int (*is_capsule)(object *, const char *);
 } python;
 
-/* What an array has behind the header (PyArrayObject_fields). */
-typedef struct {
-    char *data;
-    int nd;
-    const long *dims;
-    const long *strides;
-    object *base;
-    object *dtype;
-    int flags;
-} array;
-
-enum { CONTIGUOUS = 0x1, ALIGNED = 0x100 };
-
 static python py;
-/* bytes of the header of all objects, whose last field is the type */
+/* bytes of the header of all objects */
 static long header;
 
-static object *type_of(const object *o) { return *(object *const *)((const char *)o + header - sizeof(object *)); }
+static object *type_of(const object *o) { return type_at(o, header); }
 
-static const array *array_of(const object *o) { return (const array *)((const char *)o + header); }
+static const array *array_of(const object *o) { return array_at(o, header); }
 
 static object *kept(object *o)
 {

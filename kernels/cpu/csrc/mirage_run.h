@@ -129,8 +129,6 @@ static long bytes_of(run *r, object *o)
 
 static int is_array(const machine *m, const object *o) { return type_of(o) == m->ndarray; }
 
-static int is_dense(const array *a) { return (a->flags & (CONTIGUOUS | ALIGNED)) == (CONTIGUOUS | ALIGNED); }
-
 static int flush(run *r);
 static object *object_of(run *r, value *v, int final);
 

@@ -1,4 +1,5 @@
 /* All rounds of a loop as launches of compiled code: described in rounds.py. */
+#include "mirage_array.h"
 #include "mirage_pool.h"
 
 #include <string.h>
@@ -55,6 +56,32 @@ int mi_rounds(rounds *r, long first, long end, mi_pool_run_fn *pool, int threads
         }
     }
     return 0;
+}
+
+/* What a tensor has to be, and its place among those of the launches. */
+typedef struct {
+    const object *dtype;
+    long nd;
+    const long *dims;
+    long tensor;
+} expected;
+
+/* Take the tensors for the launches from objects, from number `first` on; the number of the first one that is not dense, or not an
+ * array as is expected, `n` where all are. */
+long mi_rounds_take(
+    object *const *objects, const expected *e, long first, long n, const object *ndarray, long header, void **tensors
+)
+{
+    for (long k = first; k < n; k++) {
+        if (type_at(objects[k], header) != ndarray) return k;
+        const array *a = array_at(objects[k], header);
+        if (a->dtype != e[k].dtype || a->nd != e[k].nd || !is_dense(a)) return k;
+        for (long i = 0; i < e[k].nd; i++) {
+            if (a->dims[i] != e[k].dims[i]) return k;
+        }
+        tensors[e[k].tensor] = a->data;
+    }
+    return n;
 }
 
 /* x[outer, at, inner] = values[outer, inner], where `at` is one of `extent` places, from the end if it is negative. */

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import sys
 from typing import Any
 
 import numpy as np
 
 from mirage.errors import MirageError
 from mirage.kernels.cpu.compile import toolchain
-from mirage.kernels.cpu.launch.memory import address_by_field, address_by_interface
+from mirage.kernels.cpu.launch.memory import ARRAYS_KNOWN
 
 #: `python` of mirage_python.h
 _API = (
@@ -62,7 +61,8 @@ def library() -> ctypes.PyDLL:
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, and MirageError where arrays are not laid
     out as NumPy's interface for C says.
     """
-    _check_arrays()
+    if not ARRAYS_KNOWN:
+        raise MirageError("arrays are not as NumPy's interface for C says; use CPython with a release of NumPy")
     found = ctypes.PyDLL(None, handle=toolchain.library("machine")._handle)
     api = (_POINTER * len(_API))(*(ctypes.cast(getattr(ctypes.pythonapi, name), _POINTER).value for name in _API))
     found.mi_begin(api, _LONG(object.__basicsize__))
@@ -72,15 +72,6 @@ def library() -> ctypes.PyDLL:
     found.mi_end.argtypes, found.mi_end.restype = (_POINTER,), None
     found.mi_addresses.argtypes, found.mi_addresses.restype = (ctypes.py_object, _POINTER), None
     return found
-
-
-def _check_arrays() -> None:
-    a = np.arange(12, dtype=np.float32).reshape(3, 4)
-    if sys.implementation.name == "cpython" and address_by_field(a) == address_by_interface(a):
-        words = (_POINTER * 6).from_address(id(a) + object.__basicsize__)
-        if words[2] and list((_LONG * 2).from_address(words[2])) == [3, 4] and words[5] == id(a.dtype):
-            return
-    raise MirageError("arrays are not as NumPy's interface for C says; use CPython with a release of NumPy")
 
 
 def addresses(arrays: list[np.ndarray]) -> ctypes.Array[ctypes.c_void_p]:

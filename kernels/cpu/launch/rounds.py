@@ -20,7 +20,7 @@ import numpy as np
 
 from mirage.errors import InputError
 from mirage.kernels.cpu.compile import toolchain
-from mirage.kernels.cpu.launch.memory import address
+from mirage.kernels.cpu.launch.memory import ARRAYS_KNOWN, address
 from mirage.kernels.cpu.launch.pool import run_address
 from mirage.settings import num_threads
 
@@ -77,6 +77,12 @@ class Item(ctypes.Structure):
     _fields_ = (("list", ctypes.c_void_p), ("rows", ctypes.c_void_p), ("step", ctypes.c_long))
 
 
+class _Expected(ctypes.Structure):
+    """`expected` of rounds.c."""
+
+    _fields_ = (("dtype", ctypes.c_void_p), ("nd", ctypes.c_long), ("dims", ctypes.c_void_p), ("tensor", ctypes.c_long))
+
+
 class _Rounds(ctypes.Structure):
     """`rounds` of rounds.c."""
 
@@ -93,6 +99,9 @@ def _library() -> ctypes.CDLL:
     library = toolchain.library("rounds")
     library.mi_rounds.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_int]
     library.mi_rounds.restype = ctypes.c_int
+    pointer, number = ctypes.c_void_p, ctypes.c_long
+    library.mi_rounds_take.argtypes = [pointer, pointer, number, number, pointer, number, pointer]
+    library.mi_rounds_take.restype = ctypes.c_long
     return library
 
 
@@ -127,6 +136,44 @@ def scatter_row(x: np.ndarray, index: np.ndarray, values: np.ndarray, axis: int)
         return InputError(f"scatter_: axis {axis}: an index is not one of its {extent} places; use other indices")
 
     return Launch(launcher(_library().mi_rounds_row), ctypes.addressof(args), pointers, error, args)
+
+
+class Tensors:
+    """Takes the tensors of launches from arrays like `arrays`, for these `places` among all, whose addresses are in `to`."""
+
+    def __init__(self, arrays: Sequence[np.ndarray], places: Sequence[int], to: ctypes.Array[ctypes.c_void_p]) -> None:
+        self._kinds = [(a.shape, a.dtype) for a in arrays]
+        self._places, self._to = places, to
+        dims = [(ctypes.c_long * max(a.ndim, 1))(*a.shape) for a in arrays]
+        self._expected = (_Expected * max(len(arrays), 1))(
+            *(_Expected(id(a.dtype), a.ndim, ctypes.addressof(d), k) for a, d, k in zip(arrays, dims, places, strict=True))
+        )
+        self._objects = (ctypes.c_void_p * max(len(arrays), 1))()
+        self._keep = dims
+        self._in_c = _library().mi_rounds_take
+        self._starts = [ctypes.addressof(a) for a in (self._objects, self._expected, to)]
+
+    def take(self, arrays: Sequence[Any]) -> bool:
+        """Whether all values are dense arrays of the same shapes and types."""
+        count = len(arrays)
+        self._objects[:count] = [*map(id, arrays)]
+        k = self._taken(0, count)
+        while k < count:
+            # equal types may be other objects
+            a, kind = arrays[k], self._kinds[k]
+            if type(a) is not np.ndarray or (a.shape, a.dtype) != kind or not (a.flags.c_contiguous and a.flags.aligned):
+                return False
+            self._to[self._places[k]] = address(a)
+            k = self._taken(k + 1, count)
+        return True
+
+    def _taken(self, first: int, count: int) -> int:
+        """The number of the first array from this one on that C does not take."""
+        objects, expected, to = self._starts
+        if not ARRAYS_KNOWN:
+            return first
+        found: int = self._in_c(objects, expected, first, count, id(np.ndarray), object.__basicsize__, to)
+        return found
 
 
 class LaunchedRounds:
