@@ -227,13 +227,13 @@ def end_with(parent: int, folder: Path | None = None) -> None:
 
 
 def give_way() -> None:
-    """Let this process have what processors nobody else asks for, so that its parent runs as if it were not there.
+    """Let this process have what processors nobody else asks for, and a tenth of what its parent gets beside that.
 
     Linux shares processors among sessions first, by a number of each: that of a process only counts beside others of its own.
     """
-    os.nice(19)
+    os.nice(10)
     with suppress(OSError):
-        Path("/proc/self/autogroup").write_text("19")
+        Path("/proc/self/autogroup").write_text("10")
 
 
 @dataclass

@@ -16,10 +16,10 @@ from mirage.kernels.cpu.launch import rounds
 def test_tensors_are_taken_where_they_are_alike(in_c: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not in_c:
         monkeypatch.setattr(rounds, "ARRAYS_KNOWN", False)
-    like = [np.zeros((2, 3), np.float32), np.zeros((), np.int64), np.zeros((0, 2))]
+    like: list[np.ndarray] = [np.zeros((2, 3), np.float32), np.zeros((), np.int64), np.zeros((0, 2))]
     addresses = (ctypes.c_void_p * 5)()
     tensors = rounds.Tensors(like, [4, 0, 2], addresses)
-    other = [np.ones((2, 3), np.float32), np.array(5), np.ones((0, 2))]
+    other: list[np.ndarray] = [np.ones((2, 3), np.float32), np.array(5), np.ones((0, 2))]
     assert tensors.take(other)
     assert [addresses[k] for k in (4, 0, 2)] == [a.__array_interface__["data"][0] for a in other]
     # an equal type that is another object
