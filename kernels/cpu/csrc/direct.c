@@ -1,15 +1,11 @@
 /* Calls of compiled kernels with arrays of NumPy, without the interpreter in between: described in direct.py.
  *
- * This is a function for Python made without Python's headers, which few machines have. What it calls of the stable ABI
- * (PEP 384) comes in a table of addresses. Of objects it knows where their type is, and of arrays the fields that NumPy's C
- * interface fixes (PyArrayObject_fields), which are tried out before it is used.
- *
  * Everything here runs under the interpreter's lock, but for the kernels themselves.
  */
 #include "mirage_pool.h"
+#include "mirage_python.h"
 
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MOST_LAYOUTS 64 /* layouts that are known at a time */
@@ -19,33 +15,6 @@
 #define MOST_COPIES (1 << COPIES_LOG2) /* packed copies that an argument of a layout knows the way to */
 #define MOST_TOGETHER 4 /* constants that a tensor is made of */
 #define LINE 64
-#define WRITEABLE 0x0400 /* NPY_ARRAY_WRITEABLE */
-
-typedef void object;
-
-typedef struct {
-    void *(*as_pointer)(object *);                 /* PyLong_AsVoidPtr */
-    ptrdiff_t (*tuple_size)(object *);             /* PyTuple_Size */
-    object *(*tuple_item)(object *, ptrdiff_t);    /* PyTuple_GetItem: borrowed */
-    object *(*tuple_new)(ptrdiff_t);               /* PyTuple_New */
-    int (*tuple_set)(object *, ptrdiff_t, object *); /* PyTuple_SetItem: takes the item */
-    object *(*call)(object *, ...);                /* PyObject_CallFunctionObjArgs */
-    object *(*attribute)(object *, object *);      /* PyObject_GetAttr */
-    object *(*integer)(void *);                    /* PyLong_FromVoidPtr */
-    void (*incref)(object *);                      /* Py_IncRef */
-    void (*decref)(object *);                      /* Py_DecRef */
-    void *(*release)(void);                        /* PyEval_SaveThread */
-    void (*acquire)(void *);                       /* PyEval_RestoreThread */
-} python_api;
-
-/* The first fields of an array after the object's header. */
-typedef struct {
-    char *data;
-    int rank;
-    const intptr_t *shape, *strides;
-    object *base, *dtype;
-    int flags;
-} array_fields;
 
 typedef struct {
     const long *sizes;
@@ -99,12 +68,10 @@ typedef struct {
     object **held; /* copies, by the call that is under way */
 } entry;
 
-/* The interpreter: what is called of it, and objects of its own. */
+/* Objects of the interpreter's own. */
 static struct {
-    python_api api;
     object *none, *array_type, *tuple_type, *empty, *address_name;
-    long header; /* bytes of an object before its fields: the type comes last */
-} python;
+} own;
 
 /* The calls of one program, of one dtype. The first fields are filled in by direct.py. */
 typedef struct {
@@ -118,13 +85,6 @@ typedef struct {
     size_t workspace_bytes;
 } state;
 
-static object *type_of(const object *o)
-{
-    return *(object *const *)((const char *)o + python.header - sizeof(object *));
-}
-
-static const array_fields *fields_of(const object *o) { return (const array_fields *)((const char *)o + python.header); }
-
 static uint64_t hash_of(const long *key, long n)
 {
     uint64_t h = (uint64_t)n;
@@ -135,8 +95,8 @@ static uint64_t hash_of(const long *key, long n)
 static void drop(entry *e)
 {
     if (!e) return;
-    for (long i = 0; i < e->l.n_packed; i++) python.api.decref(e->packed[i].find);
-    for (long i = 0; i < e->l.n_shapes; i++) python.api.decref(e->l.shapes[i]);
+    for (long i = 0; i < e->l.n_packed; i++) py.decref(e->packed[i].find);
+    for (long i = 0; i < e->l.n_shapes; i++) py.decref(e->l.shapes[i]);
     free(e);
 }
 
@@ -174,8 +134,12 @@ static entry *lay_out(const layout *l, char *memory, size_t *used)
     return e;
 }
 
-/* Before all else: fills in `python`, whose bytes these are. */
-void mi_direct_start(const void *from) { memcpy(&python, from, sizeof python); }
+/* Before all else: fills in what is called, the bytes of the header of objects, and `own`. */
+void mi_direct_start(const python *functions, long bytes, const void *from)
+{
+    begin(functions, bytes);
+    memcpy(&own, from, sizeof own);
+}
 
 size_t mi_direct_state_bytes(void) { return sizeof(state); }
 
@@ -197,8 +161,8 @@ int mi_direct_add(state *s, const layout *l)
     if (!memory) return 0;
     used = 0;
     entry *const e = lay_out(l, memory, &used);
-    for (long i = 0; i < l->n_packed; i++) python.api.incref(e->packed[i].find);
-    for (long i = 0; i < l->n_shapes; i++) python.api.incref(e->l.shapes[i]);
+    for (long i = 0; i < l->n_packed; i++) py.incref(e->packed[i].find);
+    for (long i = 0; i < l->n_shapes; i++) py.incref(e->l.shapes[i]);
     const int at = s->n_entries < MOST_LAYOUTS ? s->n_entries++ : s->oldest++ % MOST_LAYOUTS;
     entry *const before = s->entries[at];
     s->entries[at] = e;
@@ -213,29 +177,17 @@ void mi_direct_free(state *s)
     free(s->workspace);
 }
 
-/* Whether fields of an array are where they should be: `wanted` is its rank, flags, shape and strides. */
-int mi_direct_agrees(const object *array, const object *dtype, const void *data, const long *wanted)
-{
-    const array_fields *const a = fields_of(array);
-    if (type_of(array) != python.array_type || a->dtype != dtype || a->data != data) return 0;
-    if (a->rank != wanted[0] || a->flags != wanted[1]) return 0;
-    for (int d = 0; d < a->rank; d++) {
-        if (a->shape[d] != wanted[2 + d] || a->strides[d] != wanted[2 + a->rank + d]) return 0;
-    }
-    return 1;
-}
-
 /* Appends an array's layout to the key; 0 where it is none that kernels can read. */
 static int look_at(const state *s, object *o, int flags, long *key, long *n_key, char **data)
 {
-    if (type_of(o) != python.array_type) return 0;
-    const array_fields *const a = fields_of(o);
+    if (type_of(o) != own.array_type) return 0;
+    const array *const a = array_of(o);
     if (a->dtype != s->dtype || (a->flags & flags) != flags || (uintptr_t)a->data & (uintptr_t)s->alignment) return 0;
-    if (*n_key + 1 + 2 * (long)a->rank > MOST_NUMBERS) return 0;
+    if (*n_key + 1 + 2 * (long)a->nd > MOST_NUMBERS) return 0;
     long n = *n_key;
-    key[n++] = a->rank;
-    for (int d = 0; d < a->rank; d++) key[n++] = a->shape[d];
-    for (int d = 0; d < a->rank; d++) key[n++] = a->strides[d];
+    key[n++] = a->nd;
+    for (int d = 0; d < a->nd; d++) key[n++] = a->dims[d];
+    for (int d = 0; d < a->nd; d++) key[n++] = a->strides[d];
     *n_key = n;
     *data = a->data;
     return 1;
@@ -294,21 +246,21 @@ static int find_copy(const packed_argument *p, known_copy *k, object *const *arg
     object *given[2 * MOST_TOGETHER] = {NULL};
     int failed = 0;
     for (long j = 0; j < p->n_arguments; j++) {
-        given[j] = python.api.integer(data[p->arguments[j]]);
+        given[j] = py.from_pointer(data[p->arguments[j]]);
         given[p->n_arguments + j] = arguments[p->arguments[j]];
         failed |= !given[j];
     }
-    object *const copy = failed ? NULL : python.api.call(p->find, given[0], given[1], given[2], given[3], given[4], given[5], given[6], given[7], (object *)NULL);
-    object *const packed = copy ? python.api.attribute(copy, python.address_name) : NULL;
+    object *const copy = failed ? NULL : py.call_objects(p->find, given[0], given[1], given[2], given[3], given[4], given[5], given[6], given[7], (object *)NULL);
+    object *const packed = copy ? py.attribute(copy, own.address_name) : NULL;
     if (packed) {
-        *k = (known_copy){python.api.as_pointer(packed), copy, changes, {NULL}};
+        *k = (known_copy){py.as_pointer(packed), copy, changes, {NULL}};
         for (long j = 0; j < p->n_arguments; j++) k->addresses[j] = data[p->arguments[j]];
-        python.api.decref(packed);
+        py.decref(packed);
     } else if (copy) {
-        python.api.decref(copy);
+        py.decref(copy);
     }
     for (long j = 0; j < p->n_arguments; j++) {
-        if (given[j]) python.api.decref(given[j]);
+        if (given[j]) py.decref(given[j]);
     }
     return packed != NULL;
 }
@@ -323,7 +275,7 @@ static int hold_packed(entry *e, object *const *arguments, char *const *data)
     for (long i = 0; i < e->l.n_packed; i++) {
         const packed_argument *const p = e->packed + i;
         known_copy *const k = place_of(p, data);
-        if (is_known(p, k, data)) python.api.incref(k->copy);
+        if (is_known(p, k, data)) py.incref(k->copy);
         else if (!find_copy(p, k, arguments, data)) return 0;
         e->held[i] = k->copy;
         e->args.tensors[p->tensor] = k->packed;
@@ -336,9 +288,9 @@ static int run(state *s, entry *e, char *const *data)
     for (long i = 0; i < e->l.n_places; i++) e->args.tensors[e->l.places[i].tensor] = data[e->l.places[i].argument];
     for (long i = 0; i < e->l.n_own; i++) e->args.tensors[e->l.own[i].tensor] = (char *)s->workspace + e->l.own[i].argument;
     int failed = 0;
-    void *const thread = python.api.release();
+    void *const thread = py.unlock();
     for (long i = 0; !failed && i < e->l.n_functions; i++) failed = e->l.functions[i](&e->args, s->pool, (int)s->threads);
-    python.api.acquire(thread);
+    py.lock(thread);
     return failed;
 }
 
@@ -346,9 +298,9 @@ static int run(state *s, entry *e, char *const *data)
 static int make_results(const state *s, const entry *e, object **results, char **data)
 {
     for (long k = 0; k < s->n_results; k++) {
-        results[k] = python.api.call(python.empty, e->l.shapes[k], s->dtype, (object *)NULL);
+        results[k] = py.call_objects(own.empty, e->l.shapes[k], s->dtype, (object *)NULL);
         if (!results[k]) return 0;
-        data[k] = fields_of(results[k])->data;
+        data[k] = array_of(results[k])->data;
     }
     return 1;
 }
@@ -357,18 +309,18 @@ static int make_results(const state *s, const entry *e, object **results, char *
 static object *answer(const state *s, object **results)
 {
     if (s->n_results == 1) return results[0];
-    object *const all = python.api.tuple_new(s->n_results);
+    object *const all = py.tuple_new(s->n_results);
     for (long k = 0; k < s->n_results; k++) {
-        if (all) python.api.tuple_set(all, k, results[k]);
-        else python.api.decref(results[k]);
+        if (all) py.tuple_set(all, k, results[k]);
+        else py.decref(results[k]);
     }
     return all;
 }
 
 static object *nothing(void)
 {
-    python.api.incref(python.none);
-    return python.none;
+    py.incref(own.none);
+    return own.none;
 }
 
 /* Asks for what a call is about to read of its arrays, as they may have to come from memory: all at once, not one by one. */
@@ -379,7 +331,7 @@ static void ask_for(object *const *arrays, long n)
         __builtin_prefetch((const char *)arrays[k] + LINE);
     }
     for (long k = 0; k < n; k++) {
-        if (type_of(arrays[k]) == python.array_type) __builtin_prefetch(fields_of(arrays[k])->shape);
+        if (type_of(arrays[k]) == own.array_type) __builtin_prefetch(array_of(arrays[k])->dims);
     }
 }
 
@@ -387,16 +339,16 @@ static void ask_for(object *const *arrays, long n)
  * None where it is not for this way. `self` is the address of the state. */
 object *mi_direct_call(object *self, object *const *args, ptrdiff_t n_args)
 {
-    state *const s = python.api.as_pointer(self);
-    if (n_args != 2 || s->busy || type_of(args[0]) != python.tuple_type || python.api.tuple_size(args[0]) != s->n_arguments) return nothing();
-    object *const out = args[1] == python.none ? NULL : args[1];
-    const int several = out && type_of(out) == python.tuple_type;
-    if (out && (several ? python.api.tuple_size(out) : 1) != s->n_results) return nothing();
+    state *const s = py.as_pointer(self);
+    if (n_args != 2 || s->busy || type_of(args[0]) != own.tuple_type || py.tuple_size(args[0]) != s->n_arguments) return nothing();
+    object *const out = args[1] == own.none ? NULL : args[1];
+    const int several = out && type_of(out) == own.tuple_type;
+    if (out && (several ? py.tuple_size(out) : 1) != s->n_results) return nothing();
     object *arrays[MOST_ARRAYS], **const results = arrays + s->n_arguments;
     char *data[MOST_ARRAYS];
     long key[MOST_NUMBERS], n_key = 0;
-    for (long k = 0; k < s->n_arguments; k++) arrays[k] = python.api.tuple_item(args[0], k);
-    for (long k = 0; out && k < s->n_results; k++) results[k] = several ? python.api.tuple_item(out, k) : out;
+    for (long k = 0; k < s->n_arguments; k++) arrays[k] = py.tuple_item(args[0], k);
+    for (long k = 0; out && k < s->n_results; k++) results[k] = several ? py.tuple_item(out, k) : out;
     ask_for(arrays, s->n_arguments + (out ? s->n_results : 0));
     for (long k = 0; k < s->n_arguments; k++) {
         if (!look_at(s, arrays[k], 0, key, &n_key, data + k)) return nothing();
@@ -412,15 +364,15 @@ object *mi_direct_call(object *self, object *const *args, ptrdiff_t n_args)
     if (!out) memset(results, 0, (size_t)s->n_results * sizeof *results);
     if (hold_packed(e, arrays, data) && (out || make_results(s, e, results, data + s->n_arguments))) {
         const int failed = run(s, e, data);
-        found = failed ? python.none : !out ? answer(s, results) : s->n_results == 1 ? results[0] : out;
-        if (failed || out) python.api.incref(found);
+        found = failed ? own.none : !out ? answer(s, results) : s->n_results == 1 ? results[0] : out;
+        if (failed || out) py.incref(found);
         if (!failed && !out) memset(results, 0, (size_t)s->n_results * sizeof *results);
     }
     for (long i = 0; i < e->l.n_packed; i++) {
-        if (e->held[i]) python.api.decref(e->held[i]);
+        if (e->held[i]) py.decref(e->held[i]);
     }
     for (long k = 0; !out && k < s->n_results; k++) {
-        if (results[k]) python.api.decref(results[k]);
+        if (results[k]) py.decref(results[k]);
     }
     s->busy = 0;
     return found;

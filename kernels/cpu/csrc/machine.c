@@ -1,9 +1,9 @@
 /* Functions whose calls are on a stack of the machine's own: those that call themselves, or functions that are values.
  *
  * They only move values, make data and decide what is called next; what is computed is in functions of Python's, which launch
- * compiled code. A call that is the last thing a function does takes its place on the stack. Described in machine.py, which writes
- * the code: words, of which each instruction has those below, registers as their numbers and sizes as those of their slots. Lists
- * begin with their lengths. */
+ * compiled code. A call that is the last thing a function does takes its place on the stack. mirage/runtime/stacked.py writes the
+ * code: words, of which each instruction has those below, registers as their numbers and sizes as those of their slots. Lists begin
+ * with their lengths. */
 #include "mirage_recorder.h"
 
 /* All begin with this, the register of the result, and the number of words. `last` is whether the result is that of the function. */
@@ -779,7 +779,6 @@ static object *run_from(run *r, long number, object *args, const long *nodes, lo
         }
         *to = v;
     }
-    /* the frame that the first one is called from does nothing */
     if (r->m->functions[number].loop) {
         const int status = over_list(r, &q, &result);
         if (status < 0) goto end;
@@ -867,6 +866,5 @@ void mi_addresses(object *list, char **found)
 /* The functions of Python's that all machines call, and the bytes of the header of objects. */
 void mi_begin(const python *functions, long bytes)
 {
-    py = *functions;
-    header = bytes;
+    begin(functions, bytes);
 }

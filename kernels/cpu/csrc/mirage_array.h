@@ -16,7 +16,7 @@ typedef struct {
     int flags;
 } array;
 
-enum { CONTIGUOUS = 0x1, ALIGNED = 0x100 };
+enum { CONTIGUOUS = 0x1, ALIGNED = 0x100, WRITEABLE = 0x400 };
 
 static inline object *type_at(const object *o, long header)
 {

@@ -1,5 +1,5 @@
-/* What the machine (machine.c) calls of Python: functions of its stable interface (PEP 384), whose addresses it is given, so that no
- * header of Python's has to be installed. All of it needs the interpreter's lock. */
+/* What C calls of Python: functions of its stable interface (PEP 384), by addresses, as Python's headers are seldom installed. All of
+ * them need the interpreter's lock. */
 #ifndef MIRAGE_PYTHON_H
 #define MIRAGE_PYTHON_H
 
@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-/* In the order of `_API` of machine.py. */
+/* In the order of launch/interpreter.py. */
 typedef struct {
     void (*incref)(object *);
     void (*decref)(object *);
@@ -35,11 +35,20 @@ typedef struct {
     object *(*capsule)(void *, const char *, void (*)(object *));
     void *(*pointer)(object *, const char *);
     int (*is_capsule)(object *, const char *);
+    void *(*as_pointer)(object *);
+    object *(*from_pointer)(void *);
+    object *(*call_objects)(object *, ...);
 } python;
 
 static python py;
 /* bytes of the header of all objects */
 static long header;
+
+static void begin(const python *functions, long bytes)
+{
+    py = *functions;
+    header = bytes;
+}
 
 static object *type_of(const object *o) { return type_at(o, header); }
 

@@ -1,4 +1,5 @@
-/* A program of the machine (machine.c), a run of it, and what a run asks of Python. */
+/* A program of the machine (machine.c), a run of it, and what a run asks of Python. Its structures are those of launch/machine.py,
+ * its orders those of mirage/runtime/machine.py. */
 #ifndef MIRAGE_RUN_H
 #define MIRAGE_RUN_H
 
@@ -22,7 +23,7 @@ typedef struct {
     const long *item, *state;
 } list_loop;
 
-/* In the order of `_Function` of machine.py. */
+/* `MachineFunction`. */
 typedef struct {
     long stacked;          /* whether its calls are on the machine's stack; else Python calls it */
     long parameters, registers;
@@ -40,13 +41,13 @@ typedef struct {
     long n_kinds, n_entries;
 } function;
 
-/* In the order of `_HOST` of machine.py: the functions of Python that a run calls. */
+/* The functions of Python that a run calls, in the order of `_HOST`. */
 enum { CALL, LOOP, SLOTS, STEP, TRUTH, INDEX, EMPTY, RECORD_OF, DATA_OF, FAIL, TENSOR_OF, N_HOST };
 
-/* What is wrong, and the function that it is about. In the order of `_FAILURES` of machine.py. */
+/* What is wrong, in the order of `_FAILURES`. */
 enum { MALFORMED, TOO_DEEP, NO_CLAUSE, OTHER_RESULTS, NO_VALUE, PART_OF_ITSELF, OVER_BOUND };
 
-/* In the order of `_Machine` of machine.py. */
+/* `MachineProgram`. */
 typedef struct {
     function *functions;
     long n_functions;

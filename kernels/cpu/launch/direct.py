@@ -1,16 +1,13 @@
 """Calls of compiled kernels with arrays of NumPy, in C from the arrays to the result (csrc/direct.c).
 
-A call that ctypes makes costs the interpreter some microseconds, as much as a small kernel. Python's headers, which an extension
-module needs, are seldom there; but the functions of its stable ABI can be called by address, and the fields of an array are
-fixed by NumPy's C interface. Where either is not as expected, as in other interpreters, there are no direct calls.
+A call that ctypes makes costs the interpreter some microseconds, as much as a small kernel. Where C may not read arrays, as in
+other interpreters, there are no direct calls.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import sys
-import sysconfig
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +18,8 @@ from mirage.errors import CompilerError, NoCompilerError
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.launch import pool
 from mirage.kernels.cpu.launch.frames import BoundCall
-from mirage.kernels.cpu.launch.memory import address, address_by_field
+from mirage.kernels.cpu.launch.interpreter import HEADER, functions
+from mirage.kernels.cpu.launch.memory import ARRAYS_KNOWN
 
 #: arrays of a call, and numbers of their layout (rank, shape and strides of each), at most
 _MOST_ARRAYS, _MOST_NUMBERS = 32, 256
@@ -31,24 +29,9 @@ _MOST_TOGETHER = 4
 _MOST_WORKSPACE = 1 << 20
 _METH_FASTCALL = 0x0080
 
-#: of the stable ABI, in the order of `python_api`
-_FUNCTIONS = (
-    "PyLong_AsVoidPtr", "PyTuple_Size", "PyTuple_GetItem", "PyTuple_New", "PyTuple_SetItem", "PyObject_CallFunctionObjArgs",
-    "PyObject_GetAttr", "PyLong_FromVoidPtr", "Py_IncRef", "Py_DecRef", "PyEval_SaveThread", "PyEval_RestoreThread",
-)  # fmt: skip
 _OBJECTS = (None, np.ndarray, tuple, np.empty, "address")
 
 _Shape = tuple[int, ...]
-
-
-class _Python(ctypes.Structure):
-    """`python` of direct.c."""
-
-    _fields_ = (
-        ("functions", ctypes.c_void_p * len(_FUNCTIONS)),
-        ("objects", ctypes.py_object * len(_OBJECTS)),
-        ("header", ctypes.c_long),
-    )
 
 
 class _State(ctypes.Structure):
@@ -104,18 +87,10 @@ class _Library:
     """The compiled functions of direct.c, and what they keep of the interpreter."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        functions = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _FUNCTIONS]
-        start = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("mi_direct_start", library))
-        # the objects live as long as the library: until the end
-        self._python = _Python(
-            (ctypes.c_void_p * len(_FUNCTIONS))(*functions),
-            _objects(_OBJECTS),
-            object.__basicsize__,
-        )
-        start(ctypes.addressof(self._python))
-        self.agrees = ctypes.PYFUNCTYPE(
-            ctypes.c_int, ctypes.py_object, ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p
-        )(("mi_direct_agrees", library))
+        start = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p)(("mi_direct_start", library))
+        # they live as long as the library: until the end
+        self._objects = _objects(_OBJECTS)
+        start(ctypes.addressof(functions()), HEADER, ctypes.addressof(self._objects))
         self.add = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(("mi_direct_add", library))
         self.free = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("mi_direct_free", library))
         size = library.mi_direct_state_bytes
@@ -132,31 +107,16 @@ class _Library:
         call: Callable[[Sequence[Any], Any], Any] = self._new(ctypes.addressof(self._method), state, None)
         return call
 
-    def works(self) -> bool:
-        """Whether arrays here are laid out as their C interface says."""
-        whole = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-        read_only = whole[1:, ::-1, ::2]
-        read_only.flags.writeable = False
-        for a in (whole, read_only, np.empty((0, 3), np.int32), np.array(1.0), whole.T):
-            wanted = (ctypes.c_long * (2 + 2 * a.ndim))(a.ndim, a.flags.num, *a.shape, *a.strides)
-            if not self.agrees(a, a.dtype, a.ctypes.data, ctypes.addressof(wanted)):
-                return False
-        return True
-
 
 @functools.cache
 def _library() -> _Library | None:
     """None where there are no direct calls."""
-    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
-        # other interpreters have other objects; without the interpreter's lock, calls would meet
-        return None
-    if address is not address_by_field:
+    if not ARRAYS_KNOWN:
         return None
     try:
-        found = _Library(toolchain.library("direct"))
+        return _Library(toolchain.library("direct"))
     except (NoCompilerError, CompilerError):
         return None
-    return found if found.works() else None
 
 
 def _nothing(arrays: Sequence[Any], out: Any) -> None:

@@ -10,16 +10,9 @@ import numpy as np
 
 from mirage.errors import MirageError
 from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.launch.interpreter import HEADER, functions
 from mirage.kernels.cpu.launch.memory import ARRAYS_KNOWN
 
-#: `python` of mirage_python.h
-_API = (
-    "Py_IncRef", "Py_DecRef", "PyTuple_New", "PyTuple_SetItem", "PyTuple_GetItem", "PyTuple_Size", "PyList_New",
-    "PyList_SetItem", "PyList_GetItem", "PyList_Size", "PyObject_GetAttr", "PyObject_GetItem", "PySequence_GetSlice",
-    "PyObject_Call", "PyLong_FromLongLong", "PyLong_AsLongLong", "PyErr_Occurred", "PyErr_ExceptionMatches", "PyErr_Clear",
-    "PyErr_NoMemory", "PyErr_CheckSignals", "PyEval_SaveThread", "PyEval_RestoreThread", "PyCapsule_New", "PyCapsule_GetPointer",
-    "PyCapsule_IsValid",
-)  # fmt: skip
 _LONG, _POINTER = ctypes.c_long, ctypes.c_void_p
 
 
@@ -64,8 +57,7 @@ def library() -> ctypes.PyDLL:
     if not ARRAYS_KNOWN:
         raise MirageError("arrays are not as NumPy's interface for C says; use CPython with a release of NumPy")
     found = ctypes.PyDLL(None, handle=toolchain.library("machine")._handle)
-    api = (_POINTER * len(_API))(*(ctypes.cast(getattr(ctypes.pythonapi, name), _POINTER).value for name in _API))
-    found.mi_begin(api, _LONG(object.__basicsize__))
+    found.mi_begin(functions(), _LONG(HEADER))
     found.mi_run.argtypes = (_POINTER, _LONG, ctypes.py_object, _POINTER, _LONG, _LONG, _POINTER)
     found.mi_run.restype = ctypes.py_object
     found.mi_constant.argtypes, found.mi_constant.restype = (ctypes.py_object,), _POINTER

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import sysconfig
 from typing import Any
 
 import numpy as np
@@ -26,27 +27,38 @@ def address_by_field(array: np.ndarray) -> int:
     return _at(id(array) + _FIELD).value or 0
 
 
-def _agree() -> bool:
-    """Whether arrays here are laid out as their C interface says."""
-    whole = np.arange(6, dtype=np.int32).reshape(2, 3)
-    tried = (whole, whole[1:, ::-1], np.empty((0, 3)), np.array(1.0))
-    try:
-        return all(address_by_field(a) == address_by_interface(a) for a in tried)
-    except (TypeError, ValueError):
+class _Fields(ctypes.Structure):
+    """`array` of mirage_array.h."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p), ("nd", ctypes.c_int), ("dims", ctypes.c_void_p), ("strides", ctypes.c_void_p),
+        ("base", ctypes.c_void_p), ("dtype", ctypes.c_void_p), ("flags", ctypes.c_int),
+    )  # fmt: skip
+
+
+def arrays_known(fields: type[ctypes.Structure] = _Fields) -> bool:
+    """Whether C may read arrays: they have these fields, as NumPy's interface for C says, and calls have the interpreter to
+    themselves.
+    """
+    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        # other interpreters have other objects; without the interpreter's lock, calls would meet
         return False
+    whole = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    read_only = whole[1:, ::-1, ::2]
+    read_only.flags.writeable = False
+    for a in (whole, read_only, np.empty((0, 3), np.int32), np.array(1.0), whole.T):
+        found: Any = fields.from_address(id(a) + _FIELD)
+        wanted = (address_by_interface(a), a.ndim, id(a.dtype), a.flags.num)
+        if (found.data, found.nd, found.dtype, found.flags) != wanted:
+            return False
+        numbers = ctypes.c_long * a.ndim
+        for at, values in ((found.dims, a.shape), (found.strides, a.strides)):
+            if a.ndim and (not at or tuple(numbers.from_address(at)) != values):
+                return False
+    return True
 
 
-def _known() -> bool:
-    """Whether C may read arrays: they have the fields that NumPy's interface for it fixes (mirage_array.h)."""
-    if sys.implementation.name != "cpython" or not _agree():
-        return False
-    a = np.arange(12, dtype=np.float32).reshape(3, 4)
-    words = (ctypes.c_void_p * 6).from_address(id(a) + _FIELD)
-    dims = (ctypes.c_long * 2).from_address(words[2]) if words[2] else ()
-    return list(dims) == [3, 4] and words[5] == id(a.dtype)
-
-
-ARRAYS_KNOWN = _known()
+ARRAYS_KNOWN = arrays_known()
 #: the faster of the two that is right here
 address = address_by_field if ARRAYS_KNOWN else address_by_interface
 

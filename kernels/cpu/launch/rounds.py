@@ -20,6 +20,7 @@ import numpy as np
 
 from mirage.errors import InputError
 from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.launch.interpreter import HEADER
 from mirage.kernels.cpu.launch.memory import ARRAYS_KNOWN, address
 from mirage.kernels.cpu.launch.pool import run_address
 from mirage.settings import num_threads
@@ -172,7 +173,7 @@ class Tensors:
         objects, expected, to = self._starts
         if not ARRAYS_KNOWN:
             return first
-        found: int = self._in_c(objects, expected, first, count, id(np.ndarray), object.__basicsize__, to)
+        found: int = self._in_c(objects, expected, first, count, id(np.ndarray), HEADER, to)
         return found
 
 
