@@ -44,7 +44,7 @@ class Machine:
         self._kept: list[Any] = []
         self._records = any(f.function.batched is not None for f in functions)
         table = (MachineFunction * len(functions))(*map(self._described, functions))
-        nodes, host = _Nodes(data), _Host(functions, data)
+        nodes, host = _Nodes(data), _Host(functions, data, main.function.name)
         arguments = [nodes.of(p.annotation) for p in main.function.parameters]
         #: how arguments are read
         self._arguments = self._words(arguments)
@@ -124,12 +124,12 @@ class Machine:
 
 
 class _Host:
-    """What C calls of Python, for functions and data types by their numbers."""
+    """What C calls of Python, for functions and data types by their numbers; `name` is that of the main function."""
 
     empty: Any = staticmethod(np.empty)
 
-    def __init__(self, functions: Sequence[Function], data: Sequence[DataDeclaration]) -> None:
-        self._functions, self._data = functions, data
+    def __init__(self, functions: Sequence[Function], data: Sequence[DataDeclaration], name: str) -> None:
+        self._functions, self._data, self._name = functions, data, name
 
     def call(self, number: int, args: list[Any], sizes: tuple[int, ...]) -> Any:
         return self._functions[number].run(args, sizes, None)
@@ -173,7 +173,7 @@ class _Host:
         return dense.view(known)
 
     def fail(self, what: int, about: int, more: int) -> None:
-        name = self._functions[about].function.name if 0 <= about < len(self._functions) else self._functions[0].function.name
+        name = self._functions[about].function.name if 0 <= about < len(self._functions) else self._name
         raise _FAILURES[what](name, about, more)
 
 
