@@ -158,9 +158,11 @@ class Explorer:
         self._estimated: dict[Pair, float] = {}
 
     def add(self, candidates: Sequence[Candidate]) -> None:
-        """More graphs. What was measured of one in an earlier run, for these sizes, is known: it is not proposed again. A
-        schedule of which nothing was measured is a hint, from another machine: it is proposed first.
+        """More graphs, but for those that are there. What was measured of one in an earlier run, for these sizes, is known: it is
+        not proposed again. A schedule of which nothing was measured is a hint, from another machine: it is proposed first.
         """
+        known = {id(c.graph) for c in self.candidates}
+        candidates = [c for c in candidates if id(c.graph) not in known]
         first = len(self.candidates)
         self._estimated.clear()
         self.candidates += candidates

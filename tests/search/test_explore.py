@@ -192,6 +192,16 @@ def test_graphs_that_come_later_compete() -> None:
     assert {i for i, _ in found.wave(6)} >= {1, 2}
 
 
+def test_graphs_that_are_there_are_not_added_again() -> None:
+    """As after an interrupt: what was built of one is then measured under its number."""
+    graphs = [candidate(gated().graph), candidate(gated().graph)]
+    found = explorer()
+    before = len(found.candidates)
+    found.add(graphs)
+    found.add(graphs)
+    assert found.candidates[before:] == graphs
+
+
 def test_what_an_earlier_run_measured_is_not_proposed_again() -> None:
     before = explorer(gated().graph)
     wave = before.wave(3)
