@@ -11,7 +11,8 @@ arguments. The new parameters never change either, and join `Context.constants`.
 computes in float64 (`widen`).
 
 Lifted is what pays for the memory that is then kept: a result of known shape, not larger than the constants that it is made
-of; what only reads a constant in another order (reshapes, transposes) stays, as kernels do so for free, but where a library
+of, or the weights of a convolution, such as those of int8 that are dequantized: these are read as float32 alone, and packed, in every
+call if not once; what only reads a constant in another order (reshapes, transposes) stays, as kernels do so for free, but where a library
 function or all rounds of a loop read it, for which it would be made in every call. What the main function returns, and what an
 effect may write to, is computed anew in every call.
 """
@@ -86,6 +87,7 @@ def choose(function: Function, constant: Mapping[Var, Binding]) -> tuple[list[Va
     """Which of the constant values are prepared, in order, and which are computed in every call nevertheless."""
     handed_out = set(_handed_out(function))
     in_order = set(_read_in_order(function))
+    convolved = {b.value.args[1] for b in function.bindings if isinstance(b.value, OpCall) and b.value.op == "convolution"}
     results: set[Var] = set()
     kept: set[Var] = set()
     todo = [v for b in function.bindings if b.var not in constant for v in variables(b.value)]
@@ -97,7 +99,8 @@ def choose(function: Function, constant: Mapping[Var, Binding]) -> tuple[list[Va
         made = constant[v].value
         is_view = isinstance(made, OpCall) and made.op in _VIEWS and v not in in_order
         # another shape or order costs nothing, and others may see through it
-        if not is_view and v not in handed_out and _pays(v, constant, in_order=v in in_order):
+        pays = not is_view and v not in handed_out and _is_computed(v, constant, in_order=v in in_order)
+        if pays and (v in convolved or no_larger(v, constant)):
             results.add(v)
         else:
             kept.add(v)
@@ -129,16 +132,14 @@ def _handed_out(function: Function) -> Iterator[Var]:
             yield from variables(b.value)
 
 
-def _pays(v: Var, constant: Mapping[Var, Binding], in_order: bool) -> bool:
-    """Whether a value is computed, not only read in another order, and no larger than the constants that it is made of.
-
-    Where it is read `in_order`, a transposed one is computed, too.
+def _is_computed(v: Var, constant: Mapping[Var, Binding], in_order: bool) -> bool:
+    """Whether a value is a tensor that is computed, not only read in another order; where it is read `in_order`, a transposed one
+    is computed, too.
     """
     if not isinstance(v.annotation, TensorType) or v.annotation.dtype not in ELEMENTS:
         return False
     ops, _ = _origin(v, constant)
-    computed = any(op not in (*_VIEWS, "constant", "size") or (in_order and op == "transpose") for op in ops)
-    return computed and no_larger(v, constant)
+    return any(op not in (*_VIEWS, "constant", "size") or (in_order and op == "transpose") for op in ops)
 
 
 def no_larger(v: Atom, constant: Mapping[Var, Binding]) -> bool:

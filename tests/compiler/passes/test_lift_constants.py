@@ -113,6 +113,17 @@ def test_what_stays(body: str, constants: tuple[str, ...]) -> None:
     assert context.constants == constants
 
 
+@pytest.mark.parametrize(("body", "lifted"), [
+    ("r = convolution(x, k, strides=(1,), dilations=(1,))", ["dequantize", "MakeTuple"]),
+    # of a product, they are read as they are stored
+    ("v = reshape(k, shape=(4, 6))\nt = transpose(v, perm=(1, 0))\nr = matmul(y, t)", None),
+])  # fmt: skip
+def test_weights_of_convolutions_are_made_once(body: str, lifted: list[str] | None) -> None:
+    parameters = "x: float32[b, 2, m], y: float32[b, 6], q: int8[4, 2, 3], s: float32[4]"
+    text = main_text(f"k = dequantize(q, s, axis=0)\n{body}", parameters)
+    assert prepared(after(text, lift_constants.run, context=Context(constants=("q", "s")))) == lifted
+
+
 def test_arrays_that_the_compiler_knows() -> None:
     text = main_text("s = exp(float32[2, 1](1, 2))\nr = mul(x, s)", "x: float32[2, n]")
     m = after(text, lift_constants.run)
