@@ -11,10 +11,10 @@ arguments. The new parameters never change either, and join `Context.constants`.
 computes in float64 (`widen`).
 
 Lifted is what pays for the memory that is then kept: a result of known shape, not larger than the constants that it is made
-of, or the weights of a convolution, such as those of int8 that are dequantized: these are read as float32 alone, and packed, in every
-call if not once; what only reads a constant in another order (reshapes, transposes) stays, as kernels do so for free, but where a library
-function or all rounds of a loop read it, for which it would be made in every call. What the main function returns, and what an
-effect may write to, is computed anew in every call.
+of, or the weights of a convolution, such as those of int8 that are dequantized: these are read as float32 alone, and packed, in
+every call if not once. What only reads a constant in another order (reshapes, transposes) stays, as kernels do so for free, but
+where a library function or all rounds of a loop read it, for which it would be made in every call. What the main function
+returns, and what an effect may write to, is computed anew in every call.
 """
 
 from __future__ import annotations
