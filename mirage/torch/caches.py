@@ -7,7 +7,7 @@ has in eager mode, and is the one in the result where the model returned it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 from torch.utils import _pytree as pytree
@@ -78,9 +78,9 @@ def caches_in(values: Sequence[Any]) -> list[Any]:
 
 def places(caches: Sequence[Any], result: Any) -> tuple[str, ...]:
     """For each cache, under which name, or number, a result has it, the empty text where it has it nowhere."""
-    if not isinstance(result, Mapping | tuple | list):
+    if not isinstance(result, MutableMapping | tuple | list):
         return ("",) * len(caches)
-    parts = result.items() if isinstance(result, Mapping) else enumerate(result)
+    parts = result.items() if isinstance(result, MutableMapping) else enumerate(result)
     names = {id(value): str(name) for name, value in parts}
     return tuple(names.get(id(cache), "") for cache in caches)
 
@@ -93,9 +93,9 @@ def updated(caches: Sequence[Any], places: Sequence[str], result: Any, others: S
     for cache, place in zip(caches, places, strict=True):
         if not place:
             _take(cache, next(left))
-        elif isinstance(result, Mapping):
+        elif isinstance(result, MutableMapping):
             _take(cache, result[place])
-            result[place] = cache  # type: ignore[index]
+            result[place] = cache
         else:
             _take(cache, result[int(place)])
             result = type(result)([cache if k == int(place) else v for k, v in enumerate(result)])

@@ -142,11 +142,11 @@ def test_nothing_is_kept() -> None:
     assert machine() is None
 
 
-def program_of(*code: vm.Instruction, parameters: int = 2, registers: int = 9, name: str = "main") -> vm.VMProgram:
-    """A program of vectors whose main function is stacked: it makes itself a value first."""
-    given = tuple(vm.Parameter(f"x{k}", VECTOR) for k in range(parameters))
-    first = vm.MakeClosure(parameters, "main", ())
-    registers = max([parameters, *(getattr(i, "out", 0) for i in code)]) + 1
+def program_of(*code: vm.Instruction) -> vm.VMProgram:
+    """A program of two vectors whose main function is stacked: it makes itself a value first."""
+    given = tuple(vm.Parameter(f"x{k}", VECTOR) for k in range(2))
+    first = vm.MakeClosure(2, "main", ())
+    registers = max([2, *(getattr(i, "out", 0) for i in code)]) + 1
     return vm.VMProgram({"main": vm.VMFunction("main", given, (first, *code), registers)})
 
 

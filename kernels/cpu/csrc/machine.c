@@ -48,6 +48,15 @@ static void release_entry(entry *e)
     free(e);
 }
 
+static void forget_entries(function *f)
+{
+    for (entry *next; f->entries; f->entries = next) {
+        next = f->entries->next;
+        release_entry(f->entries);
+    }
+    f->n_entries = 0;
+}
+
 static frame *top(run *r) { return (frame *)r->frames.data + r->frames.count - 1; }
 
 static value **registers(run *r) { return (value **)r->registers.data + top(r)->base; }
@@ -119,22 +128,6 @@ static value *sizes_value(const long *sizes, long n)
     return v;
 }
 
-/* The arguments of a call as a list of Python's. */
-static object *arguments(run *r, value *const *args, long n)
-{
-    object *list = py.list_new(n);
-    for (long k = 0; list && k < n; k++) {
-        object *one = object_of(r, args[k], 0);
-        if (one) {
-            py.list_set(list, k, one);
-        } else {
-            py.decref(list);
-            list = NULL;
-        }
-    }
-    return list;
-}
-
 /* What only has the shapes of a value: nobody reads the elements. */
 static object *stand_in(run *r, value *v)
 {
@@ -142,15 +135,7 @@ static object *stand_in(run *r, value *v)
     if (v->kind == PENDING && has_shape(v, &s)) return empty(r, s, -1);
     if (v->kind != TUPLE) return v->kind <= ARRAY ? object_of(r, v, 0) : kept(r->m->ellipsis);
     object *tuple = py.tuple_new(v->count);
-    for (long k = 0; tuple && k < v->count; k++) {
-        object *one = v->fields[k] ? stand_in(r, v->fields[k]) : NULL;
-        if (one) {
-            py.tuple_set(tuple, k, one);
-        } else {
-            py.decref(tuple);
-            tuple = NULL;
-        }
-    }
+    for (long k = 0; tuple && k < v->count; k++) put(&tuple, py.tuple_set, k, v->fields[k] ? stand_in(r, v->fields[k]) : NULL);
     return tuple;
 }
 
@@ -199,15 +184,7 @@ static entry *entry_of(run *r, const request *q)
     memcpy(own, key->data, (size_t)key->count * sizeof(long));
     *e = (entry){.refs = 1, .key = own, .n_key = key->count};
     object *list = py.list_new(f->parameters);
-    for (long k = 0; list && k < f->parameters; k++) {
-        object *one = stand_in(r, args[k]);
-        if (one) {
-            py.list_set(list, k, one);
-        } else {
-            py.decref(list);
-            list = NULL;
-        }
-    }
+    for (long k = 0; list && k < f->parameters; k++) put(&list, py.list_set, k, stand_in(r, args[k]));
     object *given[] = {py.number(q->function), list, numbers(q->sizes.data, q->sizes.count)};
     object *found = host(r, SLOTS, 3, given);
     if (!found) {
@@ -220,13 +197,7 @@ static entry *entry_of(run *r, const request *q)
     e->count = py.value(py.tuple_item(found, 2));
     py.decref(found);
     if (!f->copies) {
-        if (f->n_entries == ENTRIES) {
-            for (entry *next; f->entries; f->entries = next) {
-                next = f->entries->next;
-                release_entry(f->entries);
-            }
-            f->n_entries = 0;
-        }
+        if (f->n_entries == ENTRIES) forget_entries(f);
         e->refs++;
         e->next = f->entries;
         f->entries = e;
@@ -844,15 +815,8 @@ void mi_end(machine *m)
 {
     for (long k = 0; k < m->n_functions; k++) {
         function *f = m->functions + k;
-        for (kind_of *next; f->kinds; f->kinds = next) {
-            next = f->kinds->next;
-            release_kind(f->kinds);
-        }
-        for (entry *next; f->entries; f->entries = next) {
-            next = f->entries->next;
-            release_entry(f->entries);
-        }
-        f->n_kinds = f->n_entries = 0;
+        forget_kinds(f);
+        forget_entries(f);
         for (long i = f->parameters; f->stacked && i < f->registers; i++) release(f->constants[i]);
     }
 }

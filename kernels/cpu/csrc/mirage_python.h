@@ -87,6 +87,17 @@ static object *called(object *function, long many, object *const *args)
     return found;
 }
 
+/* Put an item, whose reference this takes, in a new list or tuple; without one, that is dropped. */
+static void put(object **whole, int (*set)(object *, long, object *), long k, object *one)
+{
+    if (one) {
+        set(*whole, k, one);
+    } else {
+        py.decref(*whole);
+        *whole = NULL;
+    }
+}
+
 /* A vector that grows. */
 typedef struct {
     void *data;

@@ -98,6 +98,15 @@ static kind_of *new_kind(run *r, vector *words, object *const *arrays, long widt
     return k;
 }
 
+static void forget_kinds(function *f)
+{
+    for (kind_of *next; f->kinds; f->kinds = next) {
+        next = f->kinds->next;
+        release_kind(f->kinds);
+    }
+    f->n_kinds = 0;
+}
+
 /* Remember what a function returned for arguments whose shapes are `key`, which this takes. */
 static int learn(run *r, function *f, vector *key, const value *result)
 {
@@ -109,14 +118,7 @@ static int learn(run *r, function *f, vector *key, const value *result)
     free(words.data);
     free(tensors.data);
     if (kind) {
-        if (f->n_kinds == KINDS) {
-            while (f->kinds) {
-                kind_of *next = f->kinds->next;
-                release_kind(f->kinds);
-                f->kinds = next;
-            }
-            f->n_kinds = 0;
-        }
+        if (f->n_kinds == KINDS) forget_kinds(f);
         kind->key = key->data;
         kind->n_key = key->count;
         *key = (vector){0};
@@ -190,6 +192,14 @@ static object *gathered(run *r, value *const *values, long stride, long n)
     return whole;
 }
 
+/* The arguments of a call as a list of Python's. */
+static object *arguments(run *r, value *const *args, long n)
+{
+    object *list = py.list_new(n);
+    for (long k = 0; list && k < n; k++) put(&list, py.list_set, k, object_of(r, args[k], 0));
+    return list;
+}
+
 /* What a function of Python's returns for arguments that this takes. */
 static object *call_python(run *r, long number, object *args, object *sizes)
 {
@@ -208,10 +218,7 @@ static int is_result_of(run *r, const group *g, object *found)
         const shape want = g->kind->shapes[k];
         if (!is_array(r->m, one) || !is_dense(array_of(one))) return 0;
         const array *a = array_of(one);
-        if (a->dtype != want.dtype || a->nd != want.nd + 1 || a->dims[0] != g->calls) return 0;
-        for (int i = 0; i < want.nd; i++) {
-            if (a->dims[1 + i] != want.dims[i]) return 0;
-        }
+        if (a->nd < 1 || a->dims[0] != g->calls || !same_shape((shape){a->dtype, a->nd - 1, a->dims + 1}, want)) return 0;
     }
     return 1;
 }
@@ -221,15 +228,7 @@ static object *together(run *r, group *g, value *const *given)
 {
     const function *f = r->m->functions + g->function;
     object *args = py.list_new(f->leaves);
-    for (long k = 0; args && k < f->leaves; k++) {
-        object *one = f->shared[k] ? object_of(r, given[k], 0) : gathered(r, given + k, f->leaves, g->calls);
-        if (one) {
-            py.list_set(args, k, one);
-        } else {
-            py.decref(args);
-            args = NULL;
-        }
-    }
+    for (long k = 0; args && k < f->leaves; k++) put(&args, py.list_set, k, f->shared[k] ? object_of(r, given[k], 0) : gathered(r, given + k, f->leaves, g->calls));
     object *found = args ? call_python(r, f->batched, args, no_sizes()) : NULL;
     if (!found && py.matches(r->m->error)) py.clear();
     return found;
@@ -243,18 +242,10 @@ static object *one_by_one(run *r, group *g)
     value **results = calloc((size_t)(n * width) + 1, sizeof(value *));
     object *whole = NULL;
     int status = results ? 0 : -1;
+    if (!results) py.no_memory();
     for (long i = 0; i < n && !status; i++) {
         value *const *call = (value **)g->args.data + i * f->parameters;
-        object *args = py.list_new(f->parameters);
-        for (long k = 0; args && k < f->parameters; k++) {
-            object *one = object_of(r, call[k], 0);
-            if (one) {
-                py.list_set(args, k, one);
-            } else {
-                py.decref(args);
-                args = NULL;
-            }
-        }
+        object *args = arguments(r, call, f->parameters);
         object *found = args ? call_python(r, g->function, args, no_sizes()) : NULL;
         int unfit;
         value *v = found ? value_of(r, UNTYPED, found, 0, &unfit) : NULL;
@@ -276,15 +267,7 @@ static object *one_by_one(run *r, group *g)
         free(tensors.data);
     }
     if (!status) whole = py.tuple_new(width);
-    for (long k = 0; whole && k < width; k++) {
-        object *one = gathered(r, results + k, width, n);
-        if (one) {
-            py.tuple_set(whole, k, one);
-        } else {
-            py.decref(whole);
-            whole = NULL;
-        }
-    }
+    for (long k = 0; whole && k < width; k++) put(&whole, py.tuple_set, k, gathered(r, results + k, width, n));
     for (long k = 0; results && k < n * width; k++) release(results[k]);
     free(results);
     return whole;
@@ -325,6 +308,24 @@ static int run_group(run *r, group *g)
     return status;
 }
 
+/* Let go of groups by level: first of all arguments, so that what waits for others is not the last to hold them. */
+static void release_levels(vector *levels)
+{
+    for (int forget = 1; forget >= 0; forget--) {
+        for (long level = 0; level < levels->count; level++) {
+            for (group *g = ((group **)levels->data)[level], *next; g; g = next) {
+                next = g->next;
+                if (forget) {
+                    forget_args(g);
+                } else {
+                    release_group(g);
+                }
+            }
+        }
+    }
+    free(levels->data);
+}
+
 /* Run all that is recorded. */
 static int flush(run *r)
 {
@@ -332,21 +333,10 @@ static int flush(run *r)
     r->levels = (vector){0};
     r->recorded = 0;
     int status = 0;
-    for (int first = 1; first >= 0; first--) {
-        /* first they run, then all are let go of: what waits for others is not the last to hold them */
-        for (long level = 0; level < levels.count; level++) {
-            for (group *g = ((group **)levels.data)[level], *next; g; g = next) {
-                next = g->next;
-                if (first) {
-                    if (!status) status = run_group(r, g);
-                    if (status) forget_args(g);
-                } else {
-                    release_group(g);
-                }
-            }
-        }
+    for (long level = 0; level < levels.count && !status; level++) {
+        for (group *g = ((group **)levels.data)[level]; g && !status; g = g->next) status = run_group(r, g);
     }
-    free(levels.data);
+    release_levels(&levels);
     return status;
 }
 
@@ -444,19 +434,7 @@ static int record(run *r, long number, value *const *args, vector *key, value **
 
 static void end_recording(run *r)
 {
-    for (int forget = 1; forget >= 0; forget--) {
-        for (long level = 0; level < r->levels.count; level++) {
-            for (group *g = ((group **)r->levels.data)[level], *next; g; g = next) {
-                next = g->next;
-                if (forget) {
-                    forget_args(g);
-                } else {
-                    release_group(g);
-                }
-            }
-        }
-    }
-    free(r->levels.data);
+    release_levels(&r->levels);
     for (long k = 0; r->sites && k < r->m->n_functions; k++) {
         for (site *s = r->sites[k], *next; s; s = next) {
             next = s->next;
