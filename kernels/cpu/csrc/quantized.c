@@ -27,7 +27,8 @@
 #define VECTORS 2
 #endif
 #define COLUMNS (VECTORS * MI_W) /* of a panel of packed weights */
-#define BAND_BYTES (96 * 1024)   /* of the activations of a cell, in the second-level cache */
+#define BAND_BYTES (256 * 1024)  /* of the activations of a cell, in the second-level cache */
+#define DEPTH 128                /* lanes of a panel that are multiplied at a time, with all rows of a cell: in the caches */
 #define SHARED_WORK (1024 * 1024) /* from so many products, or bytes of weights, another thread is worth the wait for it */
 #define SHARED_READ (128 * 1024)
 
@@ -60,6 +61,7 @@ typedef unsigned any_total;
 typedef struct {
     const quantized *q;
     ptrdiff_t steps, band, bands, panels, part, parts; /* lanes of a row; rows, and panels, of a cell */
+    int copied;                                        /* rows are copied to the scratch of a cell */
 } cells;
 
 static ptrdiff_t steps_of(ptrdiff_t k) { return (k + MI_STEP - 1) / MI_STEP; }
@@ -95,30 +97,35 @@ void mi_quantized_pack(
 }
 
 /* Rows of x as terms, filled up with zeros to whole lanes. */
-static void lay_out(const quantized *q, ptrdiff_t row, ptrdiff_t rows, ptrdiff_t steps, mi_term *to)
+static void lay_out(const quantized *q, ptrdiff_t row, ptrdiff_t rows, ptrdiff_t steps, mi_term *restrict to)
 {
-    const int shift = MI_SHIFT(q->is_signed);
-    const given *from = (const given *)q->x + row * q->k;
-    for (; rows > 0; rows--, from += q->k, to += steps * MI_STEP) {
-        if (q->is_signed || sizeof(given) > 1) {
-            for (ptrdiff_t i = 0; i < q->k; i++) to[i] = (mi_term)(from[i] + shift);
+    const int shift = MI_SHIFT(q->is_signed), is_signed = q->is_signed || sizeof(given) > 1;
+    const ptrdiff_t k = q->k; /* bytes that are stored could be anything's: compilers would read it anew for each */
+    const given *restrict from = (const given *)q->x + row * k;
+    for (; rows > 0; rows--, from += k, to += steps * MI_STEP) {
+        if (is_signed) {
+            for (ptrdiff_t i = 0; i < k; i++) to[i] = (mi_term)(from[i] + shift);
         } else {
-            for (ptrdiff_t i = 0; i < q->k; i++) to[i] = (mi_term)((unsigned char)from[i] + shift);
+            for (ptrdiff_t i = 0; i < k; i++) to[i] = (mi_term)((unsigned char)from[i] + shift);
         }
-        for (ptrdiff_t i = q->k; i < steps * MI_STEP; i++) to[i] = 0;
+        for (ptrdiff_t i = k; i < steps * MI_STEP; i++) to[i] = 0;
     }
 }
 
-/* Sums of MR rows by NV vectors over so many lanes; MR and NV are constants, so the sums live in registers. Rows of x are `row`
- * terms apart, those of `to` a panel. */
+/* Sums of MR rows by NV vectors over so many lanes, added to those in `to` if it is `more`; MR and NV are constants, so the sums
+ * live in registers. Rows of x are `row` terms apart, those of `to` a panel. What lies at `next` is fetched into the second-level
+ * cache, a line with each lane, or all that few rows need. */
 MI_INLINE void sums(
-    const int MR, const int NV, ptrdiff_t steps, const mi_term *x, ptrdiff_t row, const signed char *w, unsigned *to)
+    const int MR, const int NV, ptrdiff_t steps, const mi_term *x, ptrdiff_t row, const signed char *w, unsigned *to, int more,
+    const signed char *next)
 {
     mi_sum sum[ROWS * VECTORS];
     MI_UNROLL for (int i = 0; i < MR * NV; i++) sum[i] = (mi_sum){0};
-    MI_NO_UNROLL for (; steps > 0; steps--, x += MI_STEP, w += NV * MI_W * MI_STEP)
+    const int LINES = MR > 2 ? 1 : NV;
+    MI_NO_UNROLL for (; steps > 0; steps--, x += MI_STEP, w += NV * MI_W * MI_STEP, next += LINES * MI_LINE)
     {
         mi_sum wj[VECTORS];
+        MI_UNROLL for (int i = 0; i < LINES; i++) __builtin_prefetch(next + i * MI_LINE, 0, 2);
         MI_UNROLL for (int j = 0; j < NV; j++) wj[j] = mi_dot_weights(w + j * MI_W * MI_STEP);
         MI_UNROLL for (int i = 0; i < MR; i++)
         {
@@ -130,15 +137,20 @@ MI_INLINE void sums(
     }
     MI_UNROLL for (int i = 0; i < MR; i++)
     {
-        MI_UNROLL for (int j = 0; j < NV; j++) mi_store_lanes(to + i * COLUMNS + j * MI_W, sum[i * NV + j]);
+        MI_UNROLL for (int j = 0; j < NV; j++)
+        {
+            unsigned *own = to + i * COLUMNS + j * MI_W;
+            mi_store_lanes(own, more ? sum[i * NV + j] + mi_load_lanes(own) : sum[i * NV + j]);
+        }
     }
 }
 
-typedef void sums_fn(ptrdiff_t steps, const mi_term *x, ptrdiff_t row, const signed char *w, unsigned *to);
+typedef void sums_fn(ptrdiff_t steps, const mi_term *x, ptrdiff_t row, const signed char *w, unsigned *to, int more, const signed char *next);
 #define SUMS(NAME, MR, NV) \
-    static void NAME##NV(ptrdiff_t steps, const mi_term *x, ptrdiff_t row, const signed char *w, unsigned *to) \
+    static void NAME##NV( \
+        ptrdiff_t steps, const mi_term *x, ptrdiff_t row, const signed char *w, unsigned *to, int more, const signed char *next) \
     { \
-        sums(MR, NV, steps, x, row, w, to); \
+        sums(MR, NV, steps, x, row, w, to, more, next); \
     }
 #if VECTORS == 4
 #define SUMS_OF(NAME, MR) SUMS(NAME, MR, 1) SUMS(NAME, MR, 2) SUMS(NAME, MR, 3) SUMS(NAME, MR, 4)
@@ -149,55 +161,86 @@ typedef void sums_fn(ptrdiff_t steps, const mi_term *x, ptrdiff_t row, const sig
 #endif
 SUMS_OF(one, 1)
 SUMS_OF(two, 2)
+SUMS_OF(four, 4)
+#if ROWS == 4
+#define KINDS 3
+static const int rows_of[KINDS] = {4, 2, 1};
+static sums_fn *const blocks[KINDS][VECTORS] = {NAMES_OF(four), NAMES_OF(two), NAMES_OF(one)};
+#else
+#define KINDS 4
 SUMS_OF(most, ROWS)
-/* by rows (1, 2, ROWS), and by vectors */
-static sums_fn *const blocks[][VECTORS] = {NAMES_OF(one), NAMES_OF(two), NAMES_OF(most)};
+static const int rows_of[KINDS] = {ROWS, 4, 2, 1};
+static sums_fn *const blocks[KINDS][VECTORS] = {NAMES_OF(most), NAMES_OF(four), NAMES_OF(two), NAMES_OF(one)};
+#endif
 
-/* Totals of `rows` rows by so many vectors over the lanes from `first` to `last`. */
+/* Totals of `rows` rows by so many vectors over the lanes from `first` to `last`, added to those in `to` if it is `more`. */
 MI_INLINE void add_up(
     sums_fn *multiply, ptrdiff_t first, ptrdiff_t last, const mi_term *x, ptrdiff_t apart, const signed char *w, int rows,
-    int vectors, total *to)
+    int vectors, total *to, int more, const signed char *next)
 {
     const ptrdiff_t lane = vectors * MI_W * MI_STEP;
 #ifdef MI_OF_16_BITS
     unsigned sum[ROWS * COLUMNS];
     for (ptrdiff_t step = first; step < last; step += CHUNK / MI_STEP) {
-        multiply(least_of(last - step, CHUNK / MI_STEP), x + step * MI_STEP, apart, w + step * lane, sum);
+        multiply(least_of(last - step, CHUNK / MI_STEP), x + step * MI_STEP, apart, w + step * lane, sum, 0, next);
         for (int i = 0; i < rows; i++) {
-            for (int j = i * COLUMNS; j < i * COLUMNS + vectors * MI_W; j++) to[j] = (step > first ? to[j] : 0) + (int)sum[j];
+            for (int j = i * COLUMNS; j < i * COLUMNS + vectors * MI_W; j++) {
+                to[j] = (more || step > first ? to[j] : 0) + (int)sum[j];
+            }
         }
     }
 #else
     (void)rows;
-    multiply(last - first, x + first * MI_STEP, apart, w + first * lane, (unsigned *)to);
+    multiply(last - first, x + first * MI_STEP, apart, w + first * lane, (unsigned *)to, more, next);
 #endif
 }
 
-/* The totals of the first n lanes of one group from element `at` on, without the zero of x. */
-MI_INLINE void without_zero(const quantized *q, total *sum, ptrdiff_t at, int n)
+/* What all rows of n lanes of a group have in common. */
+typedef struct {
+    mi_sum less; /* of the sums: what the zero of x adds to them, without the offset */
+    mi_vec scale, bias, low, high;
+} lanes;
+
+MI_INLINE lanes lanes_of(const quantized *q, ptrdiff_t group, ptrdiff_t column, int n)
 {
-    const any_total zero = (any_total)(q->x_zero + MI_SHIFT(q->is_signed));
+    const ptrdiff_t at = group * q->n + column;
+    const int low = q->least - q->zero;
+    const mi_vec none = mi_broadcast(0);
+    lanes l = {{0}, none, q->bias ? mi_load_n(q->bias + column, n) : none, mi_broadcast((float)(q->relu && low < 0 ? 0 : low)),
+               mi_broadcast((float)(q->most - q->zero))};
+    if (q->scale) l.scale = mi_load_n(q->scale + at, n);
+#ifndef MI_OF_16_BITS
+    l.less = (unsigned)(q->x_zero + MI_SHIFT(q->is_signed)) * (mi_sum)mi_load_n((const float *)(const void *)(q->sums + at), n);
+    if (q->offset) l.less -= (mi_sum)mi_load_n((const float *)(const void *)(q->offset + at), n);
+#endif
+    return l;
+}
+
+/* The totals of n lanes from element `at` of the sums on, without the zero of x. */
+MI_INLINE void without_zero(const quantized *q, const lanes *l, total *sum, ptrdiff_t at, int n)
+{
 #ifdef MI_OF_16_BITS
+    const any_total zero = (any_total)q->x_zero;
+    (void)l;
     for (int i = 0; i < n; i++) sum[i] = (total)((any_total)sum[i] - zero * (any_total)q->sums[at + i]);
     for (int i = 0; q->offset && i < n; i++) sum[i] = (total)((any_total)sum[i] + (any_total)q->offset[at + i]);
 #else
-    mi_sum whole = mi_load_lanes(sum) - zero * (mi_sum)mi_load_n((const float *)(const void *)(q->sums + at), n);
-    if (q->offset) whole += (mi_sum)mi_load_n((const float *)(const void *)(q->offset + at), n);
-    mi_store_lanes(sum, whole);
+    (void)q, (void)at, (void)n;
+    mi_store_lanes(sum, mi_load_lanes(sum) - l->less);
 #endif
 }
 
-/* The sums of n lanes of one group, scaled. */
-MI_INLINE mi_vec scaled(const quantized *q, const total *sum, ptrdiff_t at, int n)
+/* n totals, scaled. */
+MI_INLINE mi_vec scaled(const lanes *l, const total *sum, int n)
 {
 #ifdef MI_OF_16_BITS
-    float lanes[MI_W] = {0};
-    for (int i = 0; i < n; i++) lanes[i] = (float)sum[i];
-    const mi_vec real = mi_load(lanes);
+    float real[MI_W] = {0};
+    for (int i = 0; i < n; i++) real[i] = (float)sum[i];
+    return mi_product(mi_load(real), l->scale);
 #else
-    const mi_vec real = __builtin_convertvector((mi_ivec)mi_load_lanes(sum), mi_vec);
+    (void)n;
+    return mi_product(__builtin_convertvector((mi_ivec)mi_load_lanes(sum), mi_vec), l->scale);
 #endif
-    return mi_product(real, mi_load_n(q->scale + at, n));
 }
 
 MI_INLINE void store_whole(const quantized *q, const int *lanes, ptrdiff_t to, int n)
@@ -226,51 +269,65 @@ MI_INLINE void store_shifted(const quantized *q, const total *sum, ptrdiff_t row
 }
 
 /* Stores the first n lanes of the results, of one row, from column `at` on. */
-MI_INLINE void store(const quantized *q, mi_vec v, ptrdiff_t row, ptrdiff_t at, int n)
+MI_INLINE void store(const quantized *q, const lanes *l, mi_vec v, ptrdiff_t row, ptrdiff_t at, int n)
 {
-    if (q->bias) v += mi_load_n(q->bias + at, n);
-    if (q->relu) v = mi_max(v, mi_broadcast(0));
     const ptrdiff_t to = row * q->n + at;
+    if (q->bias) v += l->bias;
     if (q->bytes == 4) {
-        mi_store_n((float *)q->out + to, v, n);
+        mi_store_n((float *)q->out + to, q->relu ? mi_max(v, mi_broadcast(0)) : v, n);
         return;
     }
     const float whole = 0x1.8p23f; /* floats from here on have no fraction, and the number in their low bits */
-    v = mi_min(mi_max(v, mi_broadcast((float)(q->least - q->zero))), mi_broadcast((float)(q->most - q->zero)));
-    const mi_sum bits = (mi_sum)(v + whole) - 0x4b400000u + (unsigned)q->zero;
-    int lanes[MI_W];
-    mi_store_lanes(lanes, bits);
-    store_whole(q, lanes, to, n);
+    v = mi_min(mi_max(v, l->low), l->high);
+    int found[MI_W];
+    mi_store_lanes(found, (mi_sum)(v + whole) - 0x4b400000u + (unsigned)q->zero);
+    store_whole(q, found, to, n);
 }
 
-/* Rows of one panel: as many as a block of `kind` has. */
-static void panel(const cells *c, int kind, int rows, const mi_term *x, ptrdiff_t row, ptrdiff_t column, const signed char *w)
+/* What is left to do with so many rows of a panel when the totals of the group from term `from` on are known; `value` are the sums of
+ * the groups before. */
+static void finish(
+    const quantized *q, ptrdiff_t from, total *sum, float *value, ptrdiff_t row, int rows, ptrdiff_t column, ptrdiff_t count)
+{
+    const ptrdiff_t group = from / q->group;
+    for (ptrdiff_t j = 0; j < count; j += MI_W) {
+        const int n = count - j < MI_W ? (int)(count - j) : MI_W;
+        const lanes l = lanes_of(q, group, column + j, n);
+        for (int i = 0; i < rows; i++) {
+            total *own = sum + i * COLUMNS + j;
+            without_zero(q, &l, own, group * q->n + column + j, n);
+            if (q->multiplier) {
+                store_shifted(q, own, row + i, column + j, n);
+                continue;
+            }
+            mi_vec v = scaled(&l, own, n);
+            if (from) v += mi_load(value + i * COLUMNS + j);
+            if (from + q->group < q->k) mi_store(value + i * COLUMNS + j, v);
+            else store(q, &l, v, row + i, column + j, n);
+        }
+    }
+}
+
+/* Rows of one panel, by blocks, over a part of the terms after the other. */
+static void panel(
+    const cells *c, const mi_term *x, ptrdiff_t row, ptrdiff_t rows, ptrdiff_t column, const signed char *w, total *sum, float *value)
 {
     const quantized *q = c->q;
     const ptrdiff_t count = least_of(q->n - column, COLUMNS), apart = c->steps * MI_STEP;
-    const int vectors = vectors_of(count);
-    sums_fn *multiply = blocks[kind][vectors - 1];
-    total sum[ROWS * COLUMNS];
-    float value[ROWS * COLUMNS];
-    ptrdiff_t at = column;
-    for (ptrdiff_t from = 0; from < q->k; from += q->group, at += q->n) {
+    const int vectors = vectors_of(count), lane = vectors * MI_W * MI_STEP;
+    for (ptrdiff_t from = 0; from < q->k; from += q->group) {
         const ptrdiff_t first = from / MI_STEP, last = steps_of(least_of(from + q->group, q->k));
-        add_up(multiply, first, last, x, apart, w, rows, vectors, sum);
-        for (int i = 0; i < rows; i++) {
-            for (int j = 0; j < vectors; j++) {
-                const ptrdiff_t left = count - j * MI_W;
-                const int n = left < MI_W ? (int)left : MI_W;
-                float *own = value + i * COLUMNS + j * MI_W;
-                total *lanes = sum + i * COLUMNS + j * MI_W;
-                without_zero(q, lanes, at + j * MI_W, n);
-                if (q->multiplier) {
-                    store_shifted(q, lanes, row + i, column + j * MI_W, n);
-                    continue;
-                }
-                mi_vec v = scaled(q, lanes, at + j * MI_W, n);
-                if (from) v += mi_load(own);
-                if (from + q->group < q->k) mi_store(own, v);
-                else store(q, v, row + i, column + j * MI_W, n);
+        for (ptrdiff_t at = first; at < last; at += DEPTH) {
+            const ptrdiff_t end = least_of(at + DEPTH, last);
+            int kind = 0, block;
+            for (ptrdiff_t i = 0; i < rows; i += block) {
+                while (rows_of[kind] > rows - i) kind++;
+                block = rows_of[kind];
+                /* each of the first blocks fetches a part of what comes next */
+                const signed char *next = w + (at + DEPTH) * lane + i / ROWS * DEPTH * MI_LINE % (DEPTH * lane);
+                add_up(
+                    blocks[kind][vectors - 1], at, end, x + i * apart, apart, w, block, vectors, sum + i * COLUMNS, at > first, next);
+                if (end == last) finish(q, from, sum + i * COLUMNS, value + i * COLUMNS, row + i, block, column, count);
             }
         }
     }
@@ -283,16 +340,16 @@ static void cell(void *args, long index, int thread, void *scratch)
     const quantized *q = c->q;
     const ptrdiff_t first = index % c->parts * c->part, last = least_of(first + c->part, c->panels);
     const ptrdiff_t row = index / c->parts * c->band, rows = least_of(q->m - row, c->band);
-    mi_term *x = scratch;
-    lay_out(q, row, rows, c->steps, x);
+    total *sum = scratch;
+    float *value = (float *)(sum + c->band * COLUMNS);
+    const mi_term *x = (const mi_term *)((const given *)q->x + row * q->k);
+    if (c->copied) {
+        mi_term *copy = (mi_term *)(value + c->band * COLUMNS);
+        lay_out(q, row, rows, c->steps, copy);
+        x = copy;
+    }
     for (ptrdiff_t p = first; p < last; p++) {
-        const signed char *w = q->w + p * COLUMNS * MI_STEP * c->steps;
-        for (ptrdiff_t i = 0; i < rows;) {
-            const ptrdiff_t left = rows - i;
-            const int kind = left >= ROWS ? 2 : left >= 2, count = left >= ROWS ? ROWS : kind + 1;
-            panel(c, kind, count, x + i * c->steps * MI_STEP, row + i, p * COLUMNS, w);
-            i += count;
-        }
+        panel(c, x, row, rows, p * COLUMNS, q->w + p * COLUMNS * MI_STEP * c->steps, sum, value);
     }
 }
 
@@ -301,12 +358,15 @@ int mi_quantized(const quantized *q, int n_threads, mi_pool_run_fn *run)
 {
     cells c = {.q = q, .steps = steps_of(q->k), .panels = panels_of(q->n)};
     if (q->m * q->k * q->n < SHARED_WORK && q->k * q->n < SHARED_READ) n_threads = 1;
-    const ptrdiff_t bytes = c.steps * MI_STEP * (ptrdiff_t)sizeof(mi_term), fit = BAND_BYTES / bytes / ROWS * ROWS;
-    c.band = least_of(q->m, fit > 4 * ROWS ? fit : 4 * ROWS);
+    const ptrdiff_t bytes = c.steps * MI_STEP * (ptrdiff_t)sizeof(mi_term);
+    c.copied = sizeof(mi_term) != sizeof(given) || MI_SHIFT(q->is_signed) || q->k % MI_STEP;
+    c.bands = (q->m * bytes + BAND_BYTES - 1) / BAND_BYTES;
+    c.band = ((q->m + c.bands - 1) / c.bands + ROWS - 1) / ROWS * ROWS;
     c.bands = (q->m + c.band - 1) / c.band;
-    /* several cells for each thread, so that they end together; each lays its rows out anew */
+    /* several cells for each thread, so that they end together; each copies its rows anew */
     c.parts = n_threads == 1 ? 1 : least_of(c.panels, (4 * n_threads + c.bands - 1) / c.bands);
     c.part = (c.panels + c.parts - 1) / c.parts;
     c.parts = (c.panels + c.part - 1) / c.part;
-    return run(cell, &c, c.bands * c.parts, n_threads, (size_t)(c.band * bytes));
+    const ptrdiff_t row = COLUMNS * (ptrdiff_t)(sizeof(total) + sizeof(float)) + c.copied * bytes;
+    return run(cell, &c, c.bands * c.parts, n_threads, (size_t)(c.band * row));
 }
