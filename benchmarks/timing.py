@@ -18,7 +18,7 @@ Run = Callable[[], object]
 _TURN, _CALLS = 0.003, 10
 #: the same where caches are emptied before each call, which takes as long as some milliseconds of calls
 _COLD_TURN, _COLD_CALLS = 0.015, 5
-#: seconds of a call that is not repeated before the race
+#: seconds of a call that is repeated once alone before the race
 _LONG = 0.3
 #: versions so many times slower than the best in their first calls, or in their turns of the first rounds, have no more
 _HOPELESS, _TOO_SLOW = 10.0, 3.0
@@ -137,7 +137,7 @@ def _first(once: Callable[[], float]) -> float:
     """The best of a few calls: a single one may meet anything."""
     at_rest()
     seconds = once()
-    return seconds if seconds > _LONG else min(seconds, *(once() for _ in range(3)))
+    return min(seconds, *(once() for _ in range(1 if seconds > _LONG else 3)))
 
 
 def _hot_turn(once: Callable[[], float], expected: float) -> list[float]:
