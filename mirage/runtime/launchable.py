@@ -8,7 +8,16 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from mirage.kernels.cpu.launch import convolution, grouped, linear, order, quantize, quantized_convolution
+from mirage.kernels.cpu.launch import (
+    convolution,
+    dequantized,
+    grouped,
+    linear,
+    order,
+    quantize,
+    quantized,
+    quantized_convolution,
+)
 from mirage.kernels.cpu.launch.rounds import Launch
 from mirage.runtime import program as vm
 from mirage.runtime.sizes import Slots
@@ -19,9 +28,11 @@ _LIBRARY: Mapping[str, Callable[..., Launch | None]] = {
     "blas.contraction": linear.prepare_contraction,
     "blas.matmul": linear.prepare_matmul,
     "cpu.convolution": convolution.prepare,
+    "cpu.dequantized_matmul": dequantized.prepare,
     "cpu.grouped_matmul": grouped.prepare,
     "cpu.quantize": quantize.prepare,
     "cpu.quantized_convolution": quantized_convolution.prepare,
+    "cpu.quantized_matmul": quantized.prepare,
     "onednn.linear": linear.prepare_linear,
     **order.PREPARED,
 }

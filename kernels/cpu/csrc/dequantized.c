@@ -1,17 +1,22 @@
-/* Products of few rows of float32 with weights of 8 bits, which are made real in registers: a quarter of the bytes of float32 is
- * read from memory, which is what such products take their time for.
+/* Products of float32 with weights of 8 bits, which are made real as they are read: of few rows, in registers, as a quarter of the
+ * bytes of float32 is read from memory, which is what such products take their time for; of more rows, a part of a panel after the
+ * other, in the first cache.
  *
  *     out[m,n] = sum over k of x[m,k] * w[k,n] * scale[n] + bias[n]      or with a scale for each group along k
  */
 #define MI_REAL float
-#include "mirage_vec.h"
+#include "mirage_gemm.h"
 #include "mirage_pool.h"
 
-#define PANEL 64 /* columns of a panel of packed weights: a cache line */
-#define VECTORS (PANEL / MI_W < 4 ? PANEL / MI_W : 4) /* of a row of a block */
+#define PANEL 48 /* columns of a panel of packed weights */
+#define VECTORS (PANEL / MI_W < 3 ? PANEL / MI_W : 3) /* of a row of a block */
 #define COLUMNS (VECTORS * MI_W)
 #define ROWS 4
-#define SHARED_READ (128 * 1024) /* bytes of weights from which another thread is worth the wait for it */
+#define FEW 8     /* rows up to which weights are made real in registers, anew for each block of them */
+#define DEPTH 128 /* terms of a part of a panel */
+#define BAND 256  /* rows of a cell, where there are more */
+#define SHARED_WORK (320 * 1024) /* products, or bytes of weights, from which another thread is worth the wait for it */
+#define SHARED_READ (128 * 1024)
 
 typedef signed char mi_bytes __attribute__((vector_size(MI_W), aligned(1), may_alias));
 
@@ -80,28 +85,66 @@ MI_INLINE void block(const int MR, const dequantized *d, ptrdiff_t row, ptrdiff_
     }
 }
 
-static void cell(void *args, long index, int thread, void *scratch)
+/* Rows by one panel, in registers. */
+static void few(const dequantized *d, ptrdiff_t row, ptrdiff_t last, ptrdiff_t column, const signed char *w, ptrdiff_t width)
 {
-    (void)thread, (void)scratch;
-    const dequantized *d = args;
-    const ptrdiff_t first = index * PANEL, left = d->n - first, width = left < PANEL ? left : PANEL;
     for (ptrdiff_t at = 0; at < width; at += COLUMNS) {
-        const signed char *w = d->w + index * d->k * PANEL + at;
         const int count = (int)(width - at < COLUMNS ? width - at : COLUMNS);
-        ptrdiff_t row = 0;
-        for (; row + ROWS <= d->m; row += ROWS) block(ROWS, d, row, first + at, w, count);
-        if (d->m - row >= 2) {
-            block(2, d, row, first + at, w, count);
-            row += 2;
+        ptrdiff_t i = row;
+        for (; i + ROWS <= last; i += ROWS) block(ROWS, d, i, column + at, w + at, count);
+        if (last - i >= 2) {
+            block(2, d, i, column + at, w + at, count);
+            i += 2;
         }
-        if (row < d->m) block(1, d, row, first + at, w, count);
+        if (i < last) block(1, d, i, column + at, w + at, count);
     }
 }
 
+/* The same by way of `real`, of DEPTH rows of a panel. */
+static void many(
+    const dequantized *d, ptrdiff_t row, ptrdiff_t last, ptrdiff_t column, const signed char *w, ptrdiff_t width, float *real)
+{
+    float *out = d->out + row * d->n + column;
+    for (ptrdiff_t from = 0; from < d->k; from += DEPTH, w += DEPTH * PANEL) {
+        const ptrdiff_t left = d->k - from, terms = left < DEPTH ? left : DEPTH;
+        for (ptrdiff_t j = 0; j < width; j += MI_W) {
+            const int count = width - j < MI_W ? (int)(width - j) : MI_W;
+            const float *scale = d->scale + from / d->group * d->n + column + j;
+            mi_vec s = mi_load_n(scale, count);
+            for (ptrdiff_t t = 0, end = d->group - from % d->group; t < terms; t++) {
+                if (t == end) s = mi_load_n(scale += d->n, count), end += d->group;
+                mi_store(real + t * PANEL + j, __builtin_convertvector(widened(w + t * PANEL + j), mi_vec) * s);
+            }
+        }
+        mi_gemm_outer(last - row, terms, width, d->x + row * d->k + from, d->k, 1, real, PANEL, out, d->n, from > 0);
+    }
+    for (ptrdiff_t j = 0; j < width && (d->bias || d->relu); j += MI_W) {
+        const int count = width - j < MI_W ? (int)(width - j) : MI_W;
+        const mi_vec bias = d->bias ? mi_load_n(d->bias + column + j, count) : (mi_vec){0};
+        for (ptrdiff_t i = 0; i < last - row; i++) {
+            const mi_vec v = mi_load_n(out + i * d->n + j, count) + bias;
+            mi_store_n(out + i * d->n + j, d->relu ? mi_max(v, mi_broadcast(0)) : v, count);
+        }
+    }
+}
+
+static void cell(void *args, long index, int thread, void *scratch)
+{
+    (void)thread;
+    const dequantized *d = args;
+    const ptrdiff_t panels = (d->n + PANEL - 1) / PANEL, panel = index % panels, column = panel * PANEL;
+    const ptrdiff_t row = index / panels * BAND, last = d->m - row < BAND ? d->m : row + BAND;
+    const ptrdiff_t left = d->n - column, width = left < PANEL ? left : PANEL;
+    const signed char *w = d->w + column * d->k;
+    if (d->m <= FEW || !d->k) few(d, row, last, column, w, width);
+    else many(d, row, last, column, w, width, scratch);
+}
+
 /* The product that `dequantized` says, of sizes that are not 0. By `run`, mi_pool_run; its status. */
-int mi_dequantized(const dequantized *d, int n_threads, mi_pool_run_fn *run)
+int mi_dequantized(const dequantized *d, mi_pool_run_fn *run, int n_threads)
 {
     dequantized own = *d;
-    if (d->k * d->n < SHARED_READ) n_threads = 1;
-    return run(cell, &own, (d->n + PANEL - 1) / PANEL, n_threads, 0);
+    const long panels = (d->n + PANEL - 1) / PANEL, bands = (d->m + BAND - 1) / BAND;
+    if (d->k * d->n < SHARED_READ && d->m * d->k * d->n < SHARED_WORK) n_threads = 1;
+    return run(cell, &own, panels * bands, n_threads, d->m > FEW ? DEPTH * PANEL * sizeof(float) : 0);
 }

@@ -354,7 +354,7 @@ static void cell(void *args, long index, int thread, void *scratch)
 }
 
 /* The product that `quantized` says, of sizes that are not 0. By `run`, mi_pool_run; its status. */
-int mi_quantized(const quantized *q, int n_threads, mi_pool_run_fn *run)
+int mi_quantized(const quantized *q, mi_pool_run_fn *run, int n_threads)
 {
     cells c = {.q = q, .steps = steps_of(q->k), .panels = panels_of(q->n)};
     if (q->m * q->k * q->n < SHARED_WORK && q->k * q->n < SHARED_READ) n_threads = 1;

@@ -1,4 +1,4 @@
-"""Products of float32 with 8-bit weights in C (csrc/dequantized.c), which are made real in registers where rows are few."""
+"""Products of float32 with 8-bit weights in C (csrc/dequantized.c), which are made real as they are read."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from mirage.errors import MirageError
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.compile.shipped import HEADERS
-from mirage.kernels.cpu.launch.linear import matmul
+from mirage.kernels.cpu.emit.matmul import product_parts
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.pages import in_large_pages
 from mirage.kernels.cpu.launch.pool import run_address
-from mirage.kernels.cpu.launch.quantized import check_product
+from mirage.kernels.cpu.launch.quantized import check_product, no_memory
+from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
 from mirage.settings import num_threads
 
 #: columns of a panel, as C has it
-PANEL = 64
-#: rows up to which weights are made real in registers; for more, once for all of them, in memory
-FEW = 256
+PANEL = 48
 
 
 class _Arguments(ctypes.Structure):
@@ -38,13 +36,14 @@ class _Arguments(ctypes.Structure):
 @functools.cache
 def _function() -> Any:
     source = (HEADERS / "dequantized.c").read_text(encoding="utf-8")
-    function = toolchain.load(toolchain.compile(source, name="dequantized")).mi_dequantized
-    function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p], ctypes.c_int
+    parts = product_parts("float32", ("outer",))
+    function = toolchain.load(toolchain.compile(source, name="dequantized", parts=parts)).mi_dequantized
+    function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int], ctypes.c_int
     return function
 
 
 def pack(w: np.ndarray, *, right: Sequence[int] = ()) -> np.ndarray:
-    """Weights `[k, n]` of int8, or `[n, k]` where `right` is (1, 0), as panels `[ceil(n / 64), k, 64]` filled up with zeros."""
+    """Weights `[k, n]` of int8, or `[n, k]` where `right` is (1, 0), as panels `[ceil(n / 48), k, 48]` filled up with zeros."""
     w = w.T if tuple(right) == (1, 0) else w
     k, n = w.shape
     panels = -(-n // PANEL)
@@ -71,17 +70,21 @@ def multiply(
     The scale is `[n]`, or `[k / group, n]`. All arrays are C-contiguous, of float32. Raises LibraryError for arrays that do not
     fit, NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory.
     """
+    args = _arguments(x, packed, scale, bias, out, group, relu)
+    if out.size and _function()(ctypes.addressof(args), run_address(), num_threads()):
+        raise no_memory(args.m)
+
+
+def _arguments(
+    x: np.ndarray, packed: np.ndarray, scale: np.ndarray, bias: np.ndarray | None, out: np.ndarray, group: int, relu: bool
+) -> _Arguments:
+    """The arguments of C; raises LibraryError for arrays that do not fit."""
     n, (panels, k, _) = out.shape[-1], packed.shape
     check_product(x, (k, n if panels == -(-n // PANEL) else panels * PANEL), group, scale, bias, out)
-    rows = out.size // n if n else 0
-    if not rows:
-        return
-    args = _Arguments(
+    return _Arguments(
         address(x), address(packed), address(scale), 0 if bias is None else address(bias), address(out),
-        rows, k, n, group or max(k, 1), relu,
+        out.size // n if n else 0, k, n, group or max(k, 1), relu,
     )  # fmt: skip
-    if _function()(ctypes.addressof(args), num_threads(), run_address()):
-        raise MirageError(f"there is no memory for a product of {rows} rows; use smaller sizes")
 
 
 def library(
@@ -100,19 +103,40 @@ def library(
     columns or of each, and the bias if there is one.
     """
     x, w, *rest = inputs
-    form = rest.pop(0) if packed else None
+    form = rest.pop(0) if packed else pack(w, right=right)
     scale, *added = rest
     (out,) = outputs
-    w = w.T if tuple(right) == (1, 0) else w
-    n, k = out.shape[-1], x.shape[-1]
-    wide = scale if group else np.ascontiguousarray(np.broadcast_to(scale.reshape(-1), (n,)))
-    if n and out.size // n <= FEW:
-        form = pack(w) if form is None else form
-        multiply(x, form, wide, added[0] if bias else None, out, group=group, relu=relu)
-        return
-    real = w.astype(np.float32)
-    real = (real.reshape(-1, group, n) * wide[:, None]).reshape(k, n) if group else real * wide
-    matmul([x, np.ascontiguousarray(real), *added], outputs, bias=bias, relu=relu)
+    wide = scale if group else np.ascontiguousarray(np.broadcast_to(scale.reshape(-1), out.shape[-1:]))
+    multiply(x, form, wide, added[0] if bias else None, out, group=group, relu=relu)
+
+
+def prepare(
+    inputs: Sequence[Any],
+    outputs: Sequence[np.ndarray],
+    *,
+    right: Sequence[int] = (),
+    group: int = 0,
+    bias: bool = False,
+    relu: bool = False,
+    packed: bool = False,
+) -> Launch | None:
+    """The launch of `library` for contiguous tensors like these, inputs and then outputs, and this packed form; None where there
+    is none, or one scale of all columns, or nothing to compute.
+
+    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`; the launch fails with MirageError without
+    memory.
+    """
+    (out,) = outputs
+    if not packed or not out.size:
+        return None
+    x, _, form, scale, *added = inputs
+    if not group and scale.size != out.shape[-1]:
+        return None
+    args = _arguments(x, form, scale, added[0] if bias else None, out, group, relu)
+    names = {0: "x", 3: "scale", **({4: "bias"} if bias else {}), len(inputs): "out"}
+    pointers = tuple((field(args, name), k) for k, name in names.items())
+    rows = args.m
+    return Launch(launcher(_function()), ctypes.addressof(args), pointers, lambda _: no_memory(rows), (args, form))
 
 
 #: the functions that programs may call without registering them: of libraries, and packed ones

@@ -22,6 +22,7 @@ from mirage.kernels.cpu.compile.shipped import HEADERS
 from mirage.kernels.cpu.launch.memory import address, aligned
 from mirage.kernels.cpu.launch.pages import in_large_pages
 from mirage.kernels.cpu.launch.pool import run_address
+from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
 from mirage.settings import num_threads
 
 #: element types of activations that C has
@@ -74,7 +75,7 @@ def _library(wide: bool) -> Any:
     library.mi_quantized_bytes.argtypes, library.mi_quantized_bytes.restype = [size] * 2, size
     library.mi_quantized_pack.argtypes = [*[size] * 3, ctypes.c_int, *[pointer] * 3]
     library.mi_quantized_pack.restype = None
-    library.mi_quantized.argtypes, library.mi_quantized.restype = [pointer, ctypes.c_int, pointer], ctypes.c_int
+    library.mi_quantized.argtypes, library.mi_quantized.restype = [pointer, pointer, ctypes.c_int], ctypes.c_int
     return library
 
 
@@ -116,22 +117,50 @@ def multiply(
     most 16 bits. All arrays are C-contiguous. Raises LibraryError for arrays that do not fit, NoCompilerError, CompilerError and
     UnsafeCacheError as `toolchain.compile`, MirageError without memory.
     """
+    args = _arguments(x, packed, scale, bias, out, x_zero=x_zero, group=group, relu=relu, zero=zero, shift=shift)
+    if out.size and _library(packed.wide).mi_quantized(ctypes.addressof(args), run_address(), num_threads()):
+        raise no_memory(args.m)
+
+
+def _arguments(
+    x: np.ndarray,
+    packed: PackedWeights,
+    scale: np.ndarray,
+    bias: np.ndarray | None,
+    out: np.ndarray,
+    *,
+    x_zero: int,
+    group: int,
+    relu: bool,
+    zero: int,
+    shift: int,
+) -> _Arguments:
+    """The arguments of C; raises LibraryError for arrays that do not fit."""
     check_product(x, packed.shape, group, scale, bias, out)
     k, n = packed.shape
-    rows = out.size // n if n else 0
-    if not rows:
-        return
     dtype = out.dtype.name
     least, most = quantized_range(dtype) if dtype in QUANTIZED else (0, 0)
     args = _Arguments(
-        address(x), address(packed.array), address(packed.sums), 0, 0, address(out), rows, k, n, group or k,
+        address(x), address(packed.array), address(packed.sums), 0, 0, address(out), out.size // n if n else 0, k, n, group or k,
         x.dtype == np.int8, x_zero, relu, out.itemsize, zero, least, most, shift,
     )  # fmt: skip
-    setattr(args, "multiplier" if scale.dtype == np.int32 else "scale", address(scale))
+    setattr(args, _scale_name(scale), address(scale))
     if bias is not None:
-        setattr(args, "offset" if bias.dtype == np.int32 else "bias", address(bias))
-    if _library(packed.wide).mi_quantized(ctypes.addressof(args), num_threads(), run_address()):
-        raise MirageError(f"there is no memory for a product of {rows} rows; use smaller sizes")
+        setattr(args, _bias_name(bias), address(bias))
+    return args
+
+
+def _scale_name(scale: np.ndarray) -> str:
+    """The pointer of C."""
+    return "multiplier" if scale.dtype == np.int32 else "scale"
+
+
+def _bias_name(bias: np.ndarray) -> str:
+    return "offset" if bias.dtype == np.int32 else "bias"
+
+
+def no_memory(rows: int) -> MirageError:
+    return MirageError(f"there is no memory for a product of {rows} rows; use smaller sizes")
 
 
 def library(
@@ -163,6 +192,39 @@ def library(
     scale, *bias = rest
     offset = bias[0] if bias else None
     multiply(x, form, scale, offset, out, x_zero=x_zero, group=group, relu=relu, zero=zero, shift=shift)
+
+
+def prepare(
+    inputs: Sequence[Any],
+    outputs: Sequence[np.ndarray],
+    *,
+    x_zero: int = 0,
+    group: int = 0,
+    relu: bool = False,
+    zero: int = 0,
+    shift: int = 0,
+    right: Sequence[int] = (),
+    wide: bool = False,
+    packed: bool = False,
+) -> Launch | None:
+    """The launch of `library` for contiguous tensors like these, inputs and then outputs, and this packed form; None where there
+    is none, or nothing to compute.
+
+    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`; the launch fails with MirageError without
+    memory.
+    """
+    (out,) = outputs
+    if not packed or inputs[0].dtype.name not in ACTIVATIONS or not out.size:
+        return None
+    x, _, form, scale, *bias = inputs
+    offset = bias[0] if bias else None
+    args = _arguments(x, form, scale, offset, out, x_zero=x_zero, group=group, relu=relu, zero=zero, shift=shift)
+    if not form.shape[0]:
+        return None
+    names = {0: "x", 3: _scale_name(scale), **({} if offset is None else {4: _bias_name(offset)}), len(inputs): "out"}
+    pointers = tuple((field(args, name), k) for k, name in names.items())
+    run, rows = launcher(_library(form.wide).mi_quantized), args.m
+    return Launch(run, ctypes.addressof(args), pointers, lambda _: no_memory(rows), (args, form))
 
 
 def quantized_matmul(arrays: Sequence[Any], attrs: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, ROOMS, program, run
 
-SOURCE = BEGIN + '#include "dequantized.c"\n#include <string.h>\n' + ROOMS + r"""
+SOURCE = BEGIN + '#include "dequantized.c"\n#include "mirage_gemm_outer.c"\n#include <string.h>\n' + ROOMS + r"""
 static void check(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, ptrdiff_t group, int kind, int threads)
 {
     const ptrdiff_t groups = (k + group - 1) / group, panels = (n + PANEL - 1) / PANEL;
@@ -14,7 +14,7 @@ static void check(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, ptrdiff_t group, int ki
     signed char *w = (signed char *)room(panels * k * PANEL / 4);
     for (ptrdiff_t i = 0; i < panels * k * PANEL; i++) w[i] = (signed char)(rand() % 256 - 128);
     const dequantized d = {x, w, scale, kind & 1 ? bias : NULL, out, m, k, n, group, kind >> 1};
-    must(!mi_dequantized(&d, threads, mi_pool_run), "no memory");
+    must(!mi_dequantized(&d, mi_pool_run, threads), "no memory");
     for (ptrdiff_t i = 0; i < m; i++) {
         for (ptrdiff_t j = 0; j < n; j++) {
             double value = kind & 1 ? bias[j] : 0;
@@ -33,12 +33,12 @@ int main(int argc, char **argv)
 {
     const int threads = argc > 1 ? atoi(argv[1]) : 1;
     if (argc > 2) { /* weights of a term less than there should be */
-        const dequantized d = {room(4), (signed char *)room(48), room(16), NULL, room(16), 1, 4, 16, 4, 0};
-        return mi_dequantized(&d, 1, mi_pool_run);
+        const dequantized d = {room(4), (signed char *)room(36), room(16), NULL, room(16), 1, 4, 16, 4, 0};
+        return mi_dequantized(&d, mi_pool_run, 1);
     }
     static const ptrdiff_t cases[][4] = {
         {1, 1, 1, 1}, {1, 7, 64, 7}, {2, 33, 131, 33}, {3, 64, 63, 16}, {4, 5, 16, 5}, {7, 48, 17, 4}, {9, 20, 128, 20},
-        {1, 512, 300, 128},
+        {1, 512, 300, 128}, {8, 40, 97, 4}, {12, 300, 49, 60}, {300, 131, 5, 131},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const ptrdiff_t *c = cases[i];

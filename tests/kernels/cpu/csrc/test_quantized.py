@@ -42,7 +42,7 @@ static void check(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, ptrdiff_t group, int ki
     const quantized q = {x, packed, column, scale, bias ? added : NULL, out, m, k, n, group, is_signed, is_signed ? -7 : 131,
         relu, bytes, bytes == 4 ? 0 : 3, bytes == 1 ? -128 : -32768, bytes == 1 ? 127 : 32767, 20,
         whole_bias ? offset : NULL, shifts ? factor : NULL};
-    must(!mi_quantized(&q, threads, mi_pool_run), "no memory");
+    must(!mi_quantized(&q, mi_pool_run, threads), "no memory");
     for (ptrdiff_t i = 0; i < m; i++) {
         for (ptrdiff_t j = 0; j < n; j++) {
             volatile float value = 0; /* every operation is rounded by itself */
@@ -90,11 +90,12 @@ int main(int argc, char **argv)
         mi_quantized_pack(16, 4, 16, 0, w, packed, column);
         signed char *x = bytes_of(28 * (ptrdiff_t)sizeof(given));
         const quantized q = {x, packed, column, room(4), NULL, room(8), 2, 16, 4, 16, 1, 0, 0, 4};
-        return mi_quantized(&q, 1, mi_pool_run);
+        return mi_quantized(&q, mi_pool_run, 1);
     }
     static const ptrdiff_t cases[][4] = {
         {1, 1, 1, 1}, {1, 3, 5, 3}, {2, 4, 16, 4}, {3, 64, 64, 64}, {5, 65, 70, 65}, {7, 130, 33, 32}, {13, 128, 129, 128},
-        {1, 300, 520, 300}, {29, 96, 64, 4}, {31, 257, 200, 128}, {1, 1024, 200, 32}, {70, 33, 300, 33},
+        {1, 300, 520, 300}, {29, 96, 64, 4}, {31, 257, 200, 128}, {1, 1024, 200, 32}, {70, 33, 300, 33}, {9, 1030, 70, 1030},
+        {140, 2052, 5, 2052},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const ptrdiff_t *c = cases[i];
