@@ -11,7 +11,11 @@
 #define PANEL 48 /* columns of a panel of packed weights */
 #define VECTORS (PANEL / MI_W < 3 ? PANEL / MI_W : 3) /* of a row of a block */
 #define COLUMNS (VECTORS * MI_W)
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define ROWS 8 /* sums of a block are in so many rows of registers */
+#else
 #define ROWS 4
+#endif
 #define FEW 8     /* rows up to which weights are made real in registers, anew for each block of them */
 #define DEPTH 128 /* terms of a part of a panel */
 #define BAND 256  /* rows of a cell, where there are more */
@@ -91,11 +95,9 @@ static void few(const dequantized *d, ptrdiff_t row, ptrdiff_t last, ptrdiff_t c
     for (ptrdiff_t at = 0; at < width; at += COLUMNS) {
         const int count = (int)(width - at < COLUMNS ? width - at : COLUMNS);
         ptrdiff_t i = row;
-        for (; i + ROWS <= last; i += ROWS) block(ROWS, d, i, column + at, w + at, count);
-        if (last - i >= 2) {
-            block(2, d, i, column + at, w + at, count);
-            i += 2;
-        }
+        for (; last - i >= ROWS; i += ROWS) block(ROWS, d, i, column + at, w + at, count);
+        for (; last - i >= 4; i += 4) block(4, d, i, column + at, w + at, count);
+        for (; last - i >= 2; i += 2) block(2, d, i, column + at, w + at, count);
         if (i < last) block(1, d, i, column + at, w + at, count);
     }
 }
@@ -107,13 +109,23 @@ static void many(
     float *out = d->out + row * d->n + column;
     for (ptrdiff_t from = 0; from < d->k; from += DEPTH, w += DEPTH * PANEL) {
         const ptrdiff_t left = d->k - from, terms = left < DEPTH ? left : DEPTH;
-        for (ptrdiff_t j = 0; j < width; j += MI_W) {
-            const int count = width - j < MI_W ? (int)(width - j) : MI_W;
-            const float *scale = d->scale + from / d->group * d->n + column + j;
-            mi_vec s = mi_load_n(scale, count);
-            for (ptrdiff_t t = 0, end = d->group - from % d->group; t < terms; t++) {
-                if (t == end) s = mi_load_n(scale += d->n, count), end += d->group;
-                mi_store(real + t * PANEL + j, __builtin_convertvector(widened(w + t * PANEL + j), mi_vec) * s);
+        for (ptrdiff_t t = 0, end; t < terms; t = end) {
+            const ptrdiff_t group = (from + t) / d->group, rest = (group + 1) * d->group - from;
+            const float *scale = d->scale + group * d->n + column;
+            mi_vec s[PANEL / MI_W];
+            MI_UNROLL for (int j = 0; j < PANEL / MI_W; j++)
+            {
+                const ptrdiff_t own = width - j * MI_W;
+                s[j] = own > 0 ? mi_load_n(scale + j * MI_W, own < MI_W ? (int)own : MI_W) : (mi_vec){0};
+            }
+            end = rest < terms ? rest : terms;
+            MI_NO_UNROLL for (ptrdiff_t i = t; i < end; i++)
+            {
+                MI_UNROLL for (int j = 0; j < PANEL / MI_W; j++)
+                {
+                    const mi_vec v = __builtin_convertvector(widened(w + i * PANEL + j * MI_W), mi_vec);
+                    mi_store(real + i * PANEL + j * MI_W, v * s[j]);
+                }
             }
         }
         mi_gemm_outer(last - row, terms, width, d->x + row * d->k + from, d->k, 1, real, PANEL, out, d->n, from > 0);
