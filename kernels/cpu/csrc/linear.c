@@ -21,7 +21,7 @@
 
 /* From so many products of numbers, or numbers to read, another thread's help is worth the wait for it: some 5 us of work. */
 #define SHARED_WORK (320 * 1024)
-#define SHARED_READ (128 * 1024)
+#define SHARED_READ (48 * 1024)
 
 /* Functions of each element of a result. */
 enum { IDENTITY, RELU, GELU, SIGMOID, SILU, TANH };
