@@ -48,6 +48,9 @@ def compile_(
     without: Annotated[
         list[str] | None, typer.Option(help="Leave an optimization out: merge, fold, superoptimize, libraries, fuse, plan.")
     ] = None,
+    weights: Annotated[
+        str, typer.Option(help="What weights of products are stored in: float32, int8, int8/32 or int8/128.")
+    ] = "float32",
     target: Annotated[
         str, typer.Option(help="What to compile for: cpu, cuda, or an architecture such as cuda:sm_90.")
     ] = "cpu",
@@ -87,7 +90,7 @@ def compile_(
             with _printed_after(print_after or []):
                 model = _compiled_model(
                     what, source, bounds=_model_bounds(bound or []), target=target, budget=budget,
-                    without=tuple(without or ()), cache=not no_cache, seed=seed,
+                    without=tuple(without or ()), weights=weights, cache=not no_cache, seed=seed,
                 )  # fmt: skip
             if save is not None:
                 model.save(save)
@@ -102,6 +105,7 @@ def compile_(
                 target=target,
                 budget=budget,
                 without=tuple(without or ()),
+                weights=weights,
                 cache=not no_cache,
                 seed=seed,
                 progress=say,

@@ -34,6 +34,7 @@ from mirage.compiler.kernels.targets import kernels_for
 from mirage.compiler.partial.simplify import simplified
 from mirage.compiler.partial.specialize import STOPPED
 from mirage.compiler.passes import add_masks, partition, superoptimize
+from mirage.compiler.patterns.quantized import NARROW
 from mirage.compiler.pipeline import printed
 from mirage.compiler.quantize.report import Quantized
 from mirage.compiler.sizes import DEFAULT_SIZE
@@ -63,6 +64,9 @@ MAX_SETS = MAX_VERSIONS
 #: of the budget
 PROGRAM_CALLS, PROGRAM_SHARE = 20, 0.2
 
+#: what weights are stored in if users do not say
+FLOAT32 = "float32"
+
 #: the form of the whole program with what was chosen for each of its subprograms
 FULL = "full"
 
@@ -86,6 +90,7 @@ def compile(
     budget: float = 60.0,
     background: bool = False,
     without: Collection[str] = (),
+    weights: str = FLOAT32,
     cache: ResultStore | bool = True,
     seed: int = 0,
     progress: Say | None = None,
@@ -107,6 +112,9 @@ def compile(
     be saved, and loaded where one is.
     `without` leaves optimizations out ("merge", "fold", "superoptimize", "libraries", "fuse", "plan", "batch", "loops"), for
     ablations.
+    `weights` is what those of products are stored in: "float32", or, on a processor, "int8", with a scale for each column, or for
+    each 32 or 128 terms of a sum ("int8/32", "int8/128"). They are computed with in float32, each off by half a scale at most. It
+    says nothing of weights that are not among the `constants`, nor of those of other element types.
     `cache`, `seed` and `progress` are as of `superoptimize`.
 
     Functions that call themselves, data types and functions as values, where they are not known before, run on processors; the
@@ -126,7 +134,7 @@ def compile(
     Source: Relax, sections 3 and 4; BladeDISC, sections 3 to 5.
     """
     configure()
-    check_options(budget, without)
+    check_options(budget, without, weights)
     check_cache(cache)
     if is_onnx(program):
         try:
@@ -135,14 +143,14 @@ def compile(
             raise InputError(f"a model of ONNX: {e}; install the package with the extra 'onnx'") from e
         return compile_onnx(  # type: ignore[no-any-return]
             program, specs=specs, constants=constants, bounds=bounds, sizes=sizes, target=target, budget=budget,
-            background=background, without=without, cache=cache, seed=seed, progress=progress,
+            background=background, without=without, weights=weights, cache=cache, seed=seed, progress=progress,
         )  # fmt: skip
     if _is_exported(program):
         from mirage.torch.exported import compile_exported
 
         return compile_exported(  # type: ignore[return-value]
             program, specs=specs, constants=constants, bounds=bounds, sizes=sizes, target=target, budget=budget,
-            background=background, without=without, cache=cache, seed=seed, progress=progress,
+            background=background, without=without, weights=weights, cache=cache, seed=seed, progress=progress,
         )  # fmt: skip
     start = time.perf_counter()
     say = told(progress, _LOG)
@@ -155,6 +163,9 @@ def compile(
     beside = Background(budget=budget, kernels=kernels, cache=cache, seed=seed) if background else None
     if kernels.on_host:
         context.packages = tuple(str(module.functions[module.main].attr.get(PACKAGES, "")).split())
+        context.packages += () if weights == FLOAT32 else (weights,)
+    elif weights != FLOAT32:
+        raise InputError(f"weights={weights!r} is for processors; leave it out for target={target!r}")
     context.kernels, context.deadline, context.say = kernels, start + budget, say
     context.printed = printed(PIPELINE)
     search = current_survey() or (Later(beside, kernels) if beside else Searches(kernels, cache, seed, say))
@@ -301,12 +312,14 @@ def _left_alone(plain: Executable) -> Executable:
     return plain
 
 
-def check_options(budget: Any, without: Any) -> None:
-    """Raise BudgetError or InputError for a budget or optimizations to leave out that are none."""
+def check_options(budget: Any, without: Any, weights: Any = FLOAT32) -> None:
+    """Raise BudgetError or InputError for a budget, optimizations to leave out, or a type of stored weights that are none."""
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1e9:
         raise BudgetError(f"budget={budget!r} must be a positive number of seconds")
     if isinstance(without, str) or not isinstance(without, Collection) or any(name not in OPTIMIZATIONS for name in without):
         raise InputError(f"without={without!r}: the optimizations are {', '.join(OPTIMIZATIONS)}; pass a collection of them")
+    if weights not in (stored := (FLOAT32, *NARROW)):
+        raise InputError(f"weights={weights!r}; weights are stored as {', '.join(stored)}")
 
 
 def context_of(module: Module, bounds: Any, sizes: Any, constants: Collection[str]) -> Context:

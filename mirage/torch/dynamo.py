@@ -36,7 +36,7 @@ from mirage.torch.views import split_views
 from mirage.torch.weights import requires_grad
 
 #: the options of `mirage.torch.compile` that torch.compile takes
-OPTIONS = ("budget", "bounds", "background", "target", "without", "strict", "cache", "seed")
+OPTIONS = ("budget", "bounds", "background", "target", "without", "weights", "strict", "cache", "seed")
 #: seconds for the superoptimization of a graph, by mode of torch.compile
 BUDGETS: Mapping[str, float] = {
     "default": 60.0, "reduce-overhead": 60.0, "max-autotune-no-cudagraphs": 600.0, "max-autotune": 600.0,

@@ -17,6 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from mirage import errors
+from mirage.compilation import FLOAT32
 from mirage.errors import UnsupportedNode
 from mirage.frontends.aten.decompose import decompositions
 from mirage.frontends.aten.importer import import_graph
@@ -187,11 +188,12 @@ def program_of(
     graph = compiled_graph(imported, tuple(weights), bounds=ranges, **options)
     seconds = {"import": begun_compilation - begun, "compile": time.perf_counter() - begun_compilation}
     random = any(_draws(n) for n in exported.graph.nodes)
+    narrow = options.get("weights", FLOAT32) != FLOAT32
     caches = model.caches.places if isinstance(model, Call) else ()
     return Program(
         graph, Layout(len(placeholders), tuple(weights), tuple(state), tuple(given), written, caches), guards,
         Weights(model, list(weights.values())), Weights(model, list(state.values())),
-        Unflatten(exported.call_spec.out_spec), tuple(names), ranges, random, seconds,
+        Unflatten(exported.call_spec.out_spec), tuple(names), ranges, random, narrow, seconds,
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from mirage.cache import ResultStore
+from mirage.compilation import FLOAT32
 from mirage.drawing.show import Displayed
 from mirage.errors import InputError, MirageError, UnsupportedNode
 from mirage.logs import configure
@@ -53,6 +54,7 @@ def compile(
     strict: bool = False,
     cache: ResultStore | bool = True,
     seed: int = 0,
+    weights: str = FLOAT32,
 ) -> CompiledModel:
     """A model, or a function of tensors, compiled for all sizes: called as the model is, it gives what the model gives.
 
@@ -64,14 +66,14 @@ def compile(
 
     With `background`, subprograms are fused at once and superoptimized in a process beside, for `budget` seconds, after which
     calls run what was found; otherwise the first call waits for it. `bounds` limits dims by the names of arguments,
-    `{"input_ids": {0: 8, 1: (1, 512)}}`: calls beyond raise GuardError. `target` is "cpu"; `without`, `cache` and `seed` are as
-    of `mirage.compile`.
+    `{"input_ids": {0: 8, 1: (1, 512)}}`: calls beyond raise GuardError. `target` is "cpu"; `without`, `weights`, `cache` and
+    `seed` are as of `mirage.compile`.
 
     Raises BudgetError, InputError, DimError and UnknownTarget for options that are none.
     """
     if not callable(model):
         raise InputError(f"{type(model).__name__} is not a model; pass a torch.nn.Module, or a function of tensors")
-    options = ModelOptions(budget, bounds, background, target, without, strict, dynamic, cache, seed)
+    options = ModelOptions(budget, bounds, background, target, without, strict, dynamic, cache, seed, weights)
     configure()
     return CompiledModel(model, options)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirage.cache import ResultStore, check_cache
-from mirage.compilation import check_options
+from mirage.compilation import FLOAT32, check_options
 from mirage.compiler.constraints.bounds import range_of
 from mirage.errors import InputError, UnknownTarget
 from mirage.torch.guards import Range
@@ -26,9 +26,10 @@ class ModelOptions:
     dynamic: bool = True
     cache: ResultStore | bool = True
     seed: int = 0
+    weights: str = FLOAT32
 
     def __post_init__(self) -> None:
-        check_options(self.budget, self.without)
+        check_options(self.budget, self.without, self.weights)
         check_cache(self.cache)
         if self.target != "cpu":
             raise UnknownTarget(f"target={self.target!r}: models of PyTorch are compiled for target='cpu' only")
@@ -45,7 +46,10 @@ class ModelOptions:
     def compilation(self, search: bool) -> dict[str, Any]:
         """The options of `mirage.compile`, with a search or without one."""
         without = tuple(self.without) if search or not self.searches else (*self.without, "superoptimize")
-        return {"budget": self.budget, "target": self.target, "without": without, "cache": self.cache, "seed": self.seed}
+        return {
+            "budget": self.budget, "target": self.target, "without": without, "weights": self.weights, "cache": self.cache,
+            "seed": self.seed,
+        }  # fmt: skip
 
 
 def ranges_of(bounds: Any) -> dict[str, dict[int, Range]]:

@@ -73,6 +73,8 @@ class Program:
     #: the ranges of dims that it was compiled for
     bounds: Mapping[str, Range]
     random: bool = False
+    #: whether its weights are stored in fewer bits than the model's
+    narrow: bool = False
     #: seconds of export and compilation
     seconds: Mapping[str, float] = field(default_factory=dict)
     checked: set[frozenset[tuple[str, int]]] = field(default_factory=set)

@@ -3,8 +3,11 @@
  * other, in the first cache.
  *
  *     out[m,n] = sum over k of x[m,k] * w[k,n] * scale[n] + bias[n]      or with a scale for each group along k
+ *
+ * and a function of that.
  */
 #define MI_REAL float
+#include "mirage_activation.h"
 #include "mirage_gemm.h"
 #include "mirage_pool.h"
 
@@ -31,7 +34,7 @@ typedef struct {
     const float *bias; /* [n], or NULL */
     float *out; /* [m,n] */
     ptrdiff_t m, k, n, group; /* so many terms have one scale */
-    int relu;
+    int activation;
 } dequantized;
 
 /* MI_W bytes, each in a lane of its own; GCC 12 would go through memory, byte by byte. */
@@ -82,8 +85,7 @@ MI_INLINE void block(const int MR, const dequantized *d, ptrdiff_t row, ptrdiff_
         const mi_vec bias = d->bias ? mi_load_mask(d->bias + at, masks[j]) : (mi_vec){0};
         MI_UNROLL for (int i = 0; i < MR; i++)
         {
-            mi_vec v = total[i * VECTORS + j] + bias;
-            if (d->relu) v = mi_max(v, mi_broadcast(0));
+            const mi_vec v = mi_activated(total[i * VECTORS + j] + bias, d->activation);
             mi_store_mask(d->out + (row + i) * d->n + at, v, masks[j]);
         }
     }
@@ -130,14 +132,8 @@ static void many(
         }
         mi_gemm_outer(last - row, terms, width, d->x + row * d->k + from, d->k, 1, real, PANEL, out, d->n, from > 0);
     }
-    for (ptrdiff_t j = 0; j < width && (d->bias || d->relu); j += MI_W) {
-        const int count = width - j < MI_W ? (int)(width - j) : MI_W;
-        const mi_vec bias = d->bias ? mi_load_n(d->bias + column + j, count) : (mi_vec){0};
-        for (ptrdiff_t i = 0; i < last - row; i++) {
-            const mi_vec v = mi_load_n(out + i * d->n + j, count) + bias;
-            mi_store_n(out + i * d->n + j, d->relu ? mi_max(v, mi_broadcast(0)) : v, count);
-        }
-    }
+    const float *bias = d->bias ? d->bias + column : NULL;
+    if (bias || d->activation) mi_finish(out, d->n, last - row, width, bias, d->activation);
 }
 
 static void cell(void *args, long index, int thread, void *scratch)

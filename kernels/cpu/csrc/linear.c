@@ -1,8 +1,8 @@
 /* Products of matrices as they lie, one or a batch of them, and what is added to them; a call of few rows reads a weight once.
  * With more rows, a weight may be packed in panels. */
 #define MI_REAL float
+#include "mirage_activation.h"
 #include "mirage_gemm_block.h"
-#include "mirage_math.h"
 #include "mirage_pool.h"
 
 #include <stdint.h>
@@ -23,9 +23,6 @@
 #define SHARED_WORK (320 * 1024)
 #define SHARED_READ (48 * 1024)
 
-/* Functions of each element of a result. */
-enum { IDENTITY, RELU, GELU, SIGMOID, SILU, TANH };
-
 /* out[i,j] = sum_t x[i,t] w[t,j] + added, for m rows, n columns and k terms, once for every index of the batch dims.
  *
  * Element [i,t] of x is at i * x_row + t * x_term; [t,j] of w at t * w_row + j, or, if it is `transposed`, at j * w_row + t, and
@@ -45,30 +42,6 @@ typedef struct {
     const products *of;
     ptrdiff_t rows, columns, bands, parts; /* rows and columns per cell, and how many cells lie along them, bands side by side */
 } cells;
-
-MI_INLINE mi_vec activated(mi_vec x, int activation)
-{
-    switch (activation) {
-    case RELU: return mi_select(x < (mi_vec){0}, (mi_vec){0}, x); /* NaN stays */
-    case GELU: return x * mi_fn_gauss_cdf(x);
-    case SIGMOID: return mi_fn_sigmoid(x);
-    case SILU: return x * mi_fn_sigmoid(x);
-    case TANH: return mi_fn_tanh(x);
-    default: return x;
-    }
-}
-
-/* Adds a row to each of m rows of n columns, unless it is NULL, and takes the function of each element. */
-static void finish(mi_real *out, ptrdiff_t out_row, ptrdiff_t m, ptrdiff_t n, const mi_real *row, int activation)
-{
-    for (ptrdiff_t i = 0; i < m; i++, out += out_row) {
-        for (ptrdiff_t j = 0; j < n; j += MI_W) {
-            const int lanes = n - j < MI_W ? (int)(n - j) : MI_W;
-            const mi_vec sum = mi_load_n(out + j, lanes);
-            mi_store_n(out + j, activated(row ? sum + mi_load_n(row + j, lanes) : sum, activation), lanes);
-        }
-    }
-}
 
 static void multiply(void *args, long index, int thread, void *scratch)
 {
@@ -105,7 +78,7 @@ static void multiply(void *args, long index, int thread, void *scratch)
     else if (m <= FEW && !p->resident) mi_gemm_stream(m, p->k, n, x, p->x_row, p->x_term, w, p->w_row, out, p->out_row, p->whole);
     else mi_gemm_outer(m, p->k, n, x, p->x_row, p->x_term, w, p->w_row, out, p->out_row, p->whole);
     const mi_real *row_added = p->added && !p->whole ? p->added + from : NULL;
-    if (row_added || p->activation) finish(out, p->out_row, m, n, row_added, p->activation);
+    if (row_added || p->activation) mi_finish(out, p->out_row, m, n, row_added, p->activation);
 }
 
 /* By `run`, mi_pool_run; its status. */

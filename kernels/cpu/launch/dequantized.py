@@ -12,6 +12,7 @@ import numpy as np
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.compile.shipped import HEADERS
 from mirage.kernels.cpu.emit.matmul import product_parts
+from mirage.kernels.cpu.launch.linear import activation_number
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.pages import in_large_pages
 from mirage.kernels.cpu.launch.pool import run_address
@@ -29,7 +30,7 @@ class _Arguments(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "w", "scale", "bias", "out")),
         *((name, ctypes.c_ssize_t) for name in ("m", "k", "n", "group")),
-        ("relu", ctypes.c_int),
+        ("activation", ctypes.c_int),
     )
 
 
@@ -42,17 +43,26 @@ def _function() -> Any:
     return function
 
 
-def pack(w: np.ndarray, *, right: Sequence[int] = ()) -> np.ndarray:
-    """Weights `[k, n]` of int8, or `[n, k]` where `right` is (1, 0), as panels `[ceil(n / 48), k, 48]` filled up with zeros."""
-    w = w.T if tuple(right) == (1, 0) else w
-    k, n = w.shape
+def empty_panels(k: int, n: int) -> np.ndarray:
+    """Memory for weights `[k, n]` of int8 as panels `[ceil(n / 48), k, 48]`."""
     panels = -(-n // PANEL)
-    packed = in_large_pages(panels * k * PANEL, np.dtype(np.int8)).reshape(panels, k, PANEL)
-    for p in range(panels):
-        part = w[:, p * PANEL : (p + 1) * PANEL]
-        packed[p, :, : part.shape[1]] = part
-        packed[p, :, part.shape[1] :] = 0
-    return packed
+    return in_large_pages(panels * k * PANEL, np.dtype(np.int8)).reshape(panels, k, PANEL)
+
+
+def fill_panels(panels: np.ndarray, w: np.ndarray) -> None:
+    """Write weights `[k, n]` to the first of these panels, the last of them filled up with zeros."""
+    for p, at in enumerate(range(0, w.shape[1], PANEL)):
+        part = w[:, at : at + PANEL]
+        panels[p, :, : part.shape[1]] = part
+        panels[p, :, part.shape[1] :] = 0
+
+
+def pack(w: np.ndarray, *, right: Sequence[int] = ()) -> np.ndarray:
+    """Weights `[k, n]` of int8, or `[n, k]` where `right` is (1, 0), as panels."""
+    w = w.T if tuple(right) == (1, 0) else w
+    panels = empty_panels(*w.shape)
+    fill_panels(panels, w)
+    return panels
 
 
 def multiply(
@@ -63,27 +73,34 @@ def multiply(
     out: np.ndarray,
     *,
     group: int = 0,
-    relu: bool = False,
+    activation: str = "",
 ) -> None:
-    """Write `x[..., k] @ (w[k, n] * scale) + bias[n]` to `out[..., n]`, for packed weights, then 0 where it is less and `relu`.
+    """Write `x[..., k] @ (w[k, n] * scale) + bias[n]` to `out[..., n]`, for packed weights, and a function of that, one of
+    `linear.ACTIVATIONS`.
 
     The scale is `[n]`, or `[k / group, n]`. All arrays are C-contiguous, of float32. Raises LibraryError for arrays that do not
     fit, NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory.
     """
-    args = _arguments(x, packed, scale, bias, out, group, relu)
+    args = _arguments(x, packed, scale, bias, out, group, activation)
     if out.size and _function()(ctypes.addressof(args), run_address(), num_threads()):
         raise no_memory(args.m)
 
 
 def _arguments(
-    x: np.ndarray, packed: np.ndarray, scale: np.ndarray, bias: np.ndarray | None, out: np.ndarray, group: int, relu: bool
+    x: np.ndarray,
+    packed: np.ndarray,
+    scale: np.ndarray,
+    bias: np.ndarray | None,
+    out: np.ndarray,
+    group: int,
+    activation: str,
 ) -> _Arguments:
     """The arguments of C; raises LibraryError for arrays that do not fit."""
     n, (panels, k, _) = out.shape[-1], packed.shape
     check_product(x, (k, n if panels == -(-n // PANEL) else panels * PANEL), group, scale, bias, out)
     return _Arguments(
         address(x), address(packed), address(scale), 0 if bias is None else address(bias), address(out),
-        out.size // n if n else 0, k, n, group or max(k, 1), relu,
+        out.size // n if n else 0, k, n, group or max(k, 1), activation_number(activation),
     )  # fmt: skip
 
 
@@ -94,7 +111,7 @@ def library(
     right: Sequence[int] = (),
     group: int = 0,
     bias: bool = False,
-    relu: bool = False,
+    activation: str = "",
     packed: bool = False,
 ) -> None:
     """What programs call as `cpu.dequantized_matmul`: see `multiply`.
@@ -107,7 +124,7 @@ def library(
     scale, *added = rest
     (out,) = outputs
     wide = scale if group else np.ascontiguousarray(np.broadcast_to(scale.reshape(-1), out.shape[-1:]))
-    multiply(x, form, wide, added[0] if bias else None, out, group=group, relu=relu)
+    multiply(x, form, wide, added[0] if bias else None, out, group=group, activation=activation)
 
 
 def prepare(
@@ -117,7 +134,7 @@ def prepare(
     right: Sequence[int] = (),
     group: int = 0,
     bias: bool = False,
-    relu: bool = False,
+    activation: str = "",
     packed: bool = False,
 ) -> Launch | None:
     """The launch of `library` for contiguous tensors like these, inputs and then outputs, and this packed form; None where there
@@ -127,16 +144,37 @@ def prepare(
     memory.
     """
     (out,) = outputs
-    if not packed or not out.size:
+    if not packed:
         return None
     x, _, form, scale, *added = inputs
     if not group and scale.size != out.shape[-1]:
         return None
-    args = _arguments(x, form, scale, added[0] if bias else None, out, group, relu)
-    names = {0: "x", 3: "scale", **({4: "bias"} if bias else {}), len(inputs): "out"}
-    pointers = tuple((field(args, name), k) for k, name in names.items())
+    places = {"x": 0, "scale": 3, "bias": 4, "out": len(inputs)}
+    return launch(x, form, scale, added[0] if bias else None, out, group, activation, places)
+
+
+def launch(
+    x: np.ndarray,
+    packed: np.ndarray,
+    scale: np.ndarray,
+    bias: np.ndarray | None,
+    out: np.ndarray,
+    group: int,
+    activation: str,
+    places: Mapping[str, int],
+) -> Launch | None:
+    """The launch of `multiply` for tensors like these, which are at these `places`; what is at none stays the same. None for
+    nothing to compute.
+
+    Raises LibraryError as `multiply`, NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`; the launch
+    fails with MirageError without memory.
+    """
+    if not out.size:
+        return None
+    args = _arguments(x, packed, scale, bias, out, group, activation)
+    pointers = tuple((field(args, name), k) for name, k in places.items() if name != "bias" or bias is not None)
     rows = args.m
-    return Launch(launcher(_function()), ctypes.addressof(args), pointers, lambda _: no_memory(rows), (args, form))
+    return Launch(launcher(_function()), ctypes.addressof(args), pointers, lambda _: no_memory(rows), (args, packed, scale))
 
 
 #: the functions that programs may call without registering them: of libraries, and packed ones

@@ -56,7 +56,7 @@ def matmul(
     if found is None:
         return blas.matmul((x, w, *added), outputs, left=left, right=right, bias=bias, relu=relu)
     products = Products.from_buffer_copy(found.products)
-    products.activation = _number("relu" if relu else activation)
+    products.activation = activation_number("relu" if relu else activation)
     summand = added[0] if bias else None
     if summand is not None and not _fits(products, summand, out):
         # it is added to what is in the result
@@ -105,7 +105,7 @@ def prepare_matmul(
     args = Products.from_buffer_copy(found.products)
     if bias and not (_is_float32(added, ()) and _fits(args, added[0], out)):
         return None
-    args.activation = _number("relu" if relu else activation)
+    args.activation = activation_number("relu" if relu else activation)
     names = [*_exchanged(("x", "w"), found), *["panels"] * packed, *["added"] * bias, "out"]
     return _launch(args, names, panels.array if args.packed and panels else None)
 
@@ -135,7 +135,7 @@ def _operands(inputs: Sequence[Any], packed: bool) -> tuple[np.ndarray, np.ndarr
     return x, w, added, panels
 
 
-def _number(activation: str) -> int:
+def activation_number(activation: str) -> int:
     """What linear.c calls a function."""
     return 1 + ACTIVATIONS.index(activation) if activation else 0
 

@@ -10,6 +10,7 @@ from math import inf
 from typing import Any
 
 from mirage.compiler.patterns.language import Match, Pattern, number, op, optional, value, view
+from mirage.compiler.patterns.linear import adds_a_row, linear, linear_attributes
 from mirage.compiler.patterns.registry import register_pattern, same_attributes
 from mirage.ir.graph.deduce import deduce
 from mirage.ir.graph.nodes import Constant
@@ -17,7 +18,6 @@ from mirage.ir.graph_operator import GraphElementwise
 from mirage.ir.operator import REGISTRY, Elementwise
 from mirage.ir.operators.contraction import normalize_axes
 from mirage.ir.types import DTYPES, TensorType, is_one
-from mirage.kernels.cpu.launch.linear import ACTIVATIONS
 
 _FLOATS = tuple(DTYPES)
 
@@ -77,13 +77,6 @@ def _ends(m: Match) -> bool:
 
 
 
-def _linear() -> Pattern:
-    """Rows times a constant matrix, what is added to each row, and a function of each element."""
-    y = value("y", dtype="float32", rank=2)
-    product = op("matmul", value("x", dtype="float32"), view("transpose", y, name="right") | y, name="product")
-    return optional(optional(product, _bias), lambda p: op(ACTIVATIONS, p, name="activation"))
-
-
 def _attention() -> Pattern:
     """What `torch.attention` computes, of which tensors may be read in another order."""
     q, k, v = (value(name, dtype="float32", rank=4) for name in "qkv")
@@ -125,20 +118,6 @@ def _attention_attributes(m: Match) -> dict[str, Any]:
         value = factor.array.item()
         found["scale"] = 1 / value if "divided" in m.calls else value
     return found | ({"bias": True} if "bias" in m.operands else {})
-
-
-def _is_linear(m: Match) -> bool:
-    if m.operands["y"] not in m.constants:
-        return False
-    if "bias" not in m.operands:
-        return True
-    product, bias = deduce(m.calls["product"], {}), m.type("bias")
-    return isinstance(product, TensorType) and isinstance(bias, TensorType) and bias.shape == product.shape[-1:]
-
-
-def _linear_attributes(m: Match) -> dict[str, Any]:
-    found = _matmul_attributes(m)
-    return found | ({"activation": m.calls["activation"].op} if "activation" in m.calls else {})
 
 
 def _grouped() -> Pattern:
@@ -186,11 +165,11 @@ for _op, _operands, _attributes in (
     )
 register_pattern(
     "onednn_linear",
-    _linear(),
+    linear(value("w", dtype="float32", rank=2)),
     "onednn.linear",
-    _is_linear,
+    lambda m: m.operands["w"] in m.constants and adds_a_row(m),
     priority=-5,
-    attributes=_linear_attributes,
+    attributes=linear_attributes,
     package="torch",
 )
 register_pattern(

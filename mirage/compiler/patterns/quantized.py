@@ -1,15 +1,22 @@
-"""The pairs of the processor's products with 8-bit weights, which are packed once: of quantized numbers, and of real ones."""
+"""The pairs of the processor's products with 8-bit weights, which are packed once: of quantized numbers, of real ones, and of
+weights that users want to be stored so.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from mirage.compiler.patterns.language import Match, Pattern, op, optional, value, view
-from mirage.compiler.patterns.registry import register_pattern
+from mirage.compiler.patterns.language import Match, op, value, view
+from mirage.compiler.patterns.linear import adds_a_row, linear, linear_attributes
+from mirage.compiler.patterns.registry import Attributes, Check, register_pattern
 from mirage.ir.graph.deduce import deduce
 from mirage.ir.graph.nodes import Constant
 from mirage.ir.types import TensorType, is_one
 from mirage.kernels.cpu.launch.quantized import ACTIVATIONS
+
+#: what the weights of products may be stored in, as packages of patterns: how many terms have one scale, all of a column for 0
+NARROW: Mapping[str, int] = {"int8": 0, "int8/32": 32, "int8/128": 128}
 
 
 def _has_constant_weights(m: Match) -> bool:
@@ -47,22 +54,10 @@ def _windows_attributes(m: Match) -> dict[str, Any]:
     return {key: float(value) if key in ("other_scale", "least", "most") else value for key, value in found.items()}
 
 
-def _dequantized() -> Pattern:
-    """Rows times weights that are made real, what is added to each row, and a relu."""
-    real = op("dequantize", value("w", rank=2, dtype="int8"), value("scale"), name="real")
-    product = op("matmul", value("x", dtype="float32"), view("transpose", real, name="right") | real, name="product")
-    bias = value("bias", dtype="float32", rank=1)
-    total = optional(product, lambda p: op("add", p, bias, commutative=True, name="bias"))
-    return optional(total, lambda p: op("relu", p, name="relu"))
-
-
 def _scales_columns(m: Match) -> bool:
-    """Whether the weights never change, and their scales are those of columns, or of groups of terms; a bias, too."""
-    w, scale, out = m.type("w"), m.type("scale"), deduce(m.calls["product"], {})
-    if not all(isinstance(t, TensorType) for t in (w, scale, out)) or not _has_constant_weights(m):
-        return False
-    assert isinstance(w, TensorType) and isinstance(scale, TensorType) and isinstance(out, TensorType)
-    if "bias" in m.operands and m.type("bias") != TensorType(out.shape[-1:]):
+    """Whether the weights never change, and their scales are those of columns, or of groups of terms."""
+    w, scale = m.type("w"), m.type("scale")
+    if not isinstance(w, TensorType) or not isinstance(scale, TensorType) or not _has_constant_weights(m) or not adds_a_row(m):
         return False
     axis, group = m.attr("real", "axis") % 2, m.attr("real", "group")
     if group:
@@ -70,9 +65,21 @@ def _scales_columns(m: Match) -> bool:
     return scale.rank == 0 or is_one(scale.shape[0]) or axis == ("right" not in m.calls)
 
 
-def _dequantized_attributes(m: Match) -> dict[str, Any]:
-    found = {"group": m.attr("real", "group")} | _is_transposed(m)
-    return found | {key: True for key in ("bias", "relu") if key in m.calls}
+def _narrows(group: int) -> Check:
+    """Whether weights may be stored in 8 bits with a scale for so many terms, or for all of a column."""
+
+    def check(m: Match) -> bool:
+        w = m.type("w")
+        assert isinstance(w, TensorType)
+        terms = w.shape[1 if "right" in m.calls else 0]
+        known = all(d.is_Integer and d > 0 for d in w.shape)
+        return known and _has_constant_weights(m) and adds_a_row(m) and (not group or int(terms) % group == 0)
+
+    return check
+
+
+def _narrow_attributes(group: int) -> Attributes:
+    return lambda m: {"group": group} | linear_attributes(m)
 
 
 _x, _w, _scale, _bias = value("x", dtype=ACTIVATIONS), value("w", rank=2), value("scale"), value("bias")
@@ -109,10 +116,19 @@ for _name, _operands in (("quantized", (_x, _right, _scale)), ("quantized_bias",
     )
 register_pattern(
     "cpu_dequantized",
-    _dequantized(),
+    linear(op("dequantize", value("w", rank=2, dtype="int8"), value("scale"), name="real")),
     "cpu.dequantized_matmul",
     _scales_columns,
     inputs=("x", "w", "scale", "bias"),
-    attributes=_dequantized_attributes,
+    attributes=lambda m: {"group": m.attr("real", "group")} | linear_attributes(m),
     package="cpu",
 )
+for _name, _group in NARROW.items():
+    register_pattern(
+        f"cpu_{_name}",
+        linear(value("w", rank=2, dtype="float32")),
+        "cpu.narrowed_matmul",
+        _narrows(_group),
+        attributes=_narrow_attributes(_group),
+        package=_name,
+    )

@@ -13,7 +13,7 @@ static void check(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, ptrdiff_t group, int ki
     float *x = room(m * k), *scale = room(groups * n), *bias = room(n), *out = room(m * n);
     signed char *w = (signed char *)room(panels * k * PANEL / 4);
     for (ptrdiff_t i = 0; i < panels * k * PANEL; i++) w[i] = (signed char)(rand() % 256 - 128);
-    const dequantized d = {x, w, scale, kind & 1 ? bias : NULL, out, m, k, n, group, kind >> 1};
+    const dequantized d = {x, w, scale, kind & 1 ? bias : NULL, out, m, k, n, group, kind >> 1 ? RELU : IDENTITY};
     must(!mi_dequantized(&d, mi_pool_run, threads), "no memory");
     for (ptrdiff_t i = 0; i < m; i++) {
         for (ptrdiff_t j = 0; j < n; j++) {

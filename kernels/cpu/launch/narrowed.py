@@ -1,0 +1,92 @@
+"""Products of float32 with weights of float32 that are stored in 8 bits (csrc/dequantized.c): a quarter of the bytes is read.
+
+Each column of a weight has a scale, or each group of terms of it: the largest magnitude over 127. Nothing is cut off, and a
+weight is off by half a scale at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mirage.kernels.cpu.launch import dequantized
+from mirage.kernels.cpu.launch.memory import aligned
+from mirage.kernels.cpu.launch.rounds import Launch
+
+#: columns of a weight that are made narrow at a time: a few MiB of memory beside the weight
+_COLUMNS = 8 * dequantized.PANEL
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """A weight `[k, n]` in 8 bits, as C reads it, and its scales, `[n]` or `[k / group, n]`."""
+
+    panels: np.ndarray
+    scale: np.ndarray
+
+
+def pack(w: np.ndarray, *, right: Sequence[int] = (), group: int = 0) -> Narrowed:
+    """The narrow form of a weight `[k, n]` of float32, or `[n, k]` where `right` is (1, 0); a `group` divides k."""
+    w = w.T if tuple(right) == (1, 0) else w
+    k, n = w.shape
+    groups = k // group if group else 1
+    panels = dequantized.empty_panels(k, n)
+    scale = aligned(groups * n, np.dtype(np.float32)).reshape(groups, n)
+    for at in range(0, n, _COLUMNS):
+        parts = np.ascontiguousarray(w[:, at : at + _COLUMNS], np.float32).reshape(groups, -1, min(_COLUMNS, n - at))
+        # a column of zeros has none that may divide
+        own = np.maximum(np.abs(parts).max(1, initial=0) / np.float32(127), np.finfo(np.float32).tiny)
+        scale[:, at : at + _COLUMNS] = own
+        with np.errstate(invalid="ignore"):
+            # what is not finite makes its column NaN, as its scale is
+            whole = np.rint(parts / own[:, None]).astype(np.int8).reshape(k, -1)
+        dequantized.fill_panels(panels[at // dequantized.PANEL :], whole)
+    return Narrowed(panels, scale if group else scale[0])
+
+
+def library(
+    inputs: Sequence[Any],
+    outputs: Sequence[np.ndarray],
+    *,
+    right: Sequence[int] = (),
+    group: int = 0,
+    bias: bool = False,
+    activation: str = "",
+    packed: bool = False,
+) -> None:
+    """What programs call as `cpu.narrowed_matmul`: x times the narrow form of w, what is added to each row, and a function of it.
+
+    `inputs` are x, w, which is transposed where `right` is (1, 0), its narrow form if it is `packed`, and the bias if there is
+    one.
+    Raises as `dequantized.multiply`.
+    """
+    x, w, *rest = inputs
+    form = rest.pop(0) if packed else pack(w, right=right, group=group)
+    added = rest[0] if bias else None
+    dequantized.multiply(x, form.panels, form.scale, added, outputs[0], group=group, activation=activation)
+
+
+def prepare(
+    inputs: Sequence[Any],
+    outputs: Sequence[np.ndarray],
+    *,
+    right: Sequence[int] = (),
+    group: int = 0,
+    bias: bool = False,
+    activation: str = "",
+    packed: bool = False,
+) -> Launch | None:
+    """The launch of `library`, as `dequantized.prepare`."""
+    if not packed:
+        return None
+    x, _, form, *added = inputs
+    places = {"x": 0, "bias": 3, "out": len(inputs)}
+    return dequantized.launch(x, form.panels, form.scale, added[0] if bias else None, outputs[0], group, activation, places)
+
+
+#: the functions that programs may call without registering them: of libraries, and packed ones
+FUNCTIONS: Mapping[str, Callable[..., None]] = {"cpu.narrowed_matmul": library}
+PACKING: Mapping[str, Callable[..., Any]] = {"cpu.pack_narrowed": pack}
