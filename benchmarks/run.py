@@ -207,6 +207,12 @@ def _quantized(run: _Run) -> None:
     _row_by_row(run, "quantized", QuantizedRow, rows, lambda r: (order.index(r.network), r.batch), section)
 
 
+def _stored(run: _Run) -> None:
+    from benchmarks.flow.stored import NAMES, StoredRow, measure, section
+
+    _row_by_row(run, "stored", StoredRow, measure(run.names, _say), lambda r: NAMES.index(r.case), section)
+
+
 def _relay(run: _Run) -> None:
     from benchmarks.flow.relay import RelayRow, measure, section
     from benchmarks.graphs.relay import MODELS
@@ -307,6 +313,7 @@ PARTS: Mapping[str, Callable[[_Run], None]] = {
     "gradients": _gradients,
     "products": _products,
     "quantized": _quantized,
+    "stored": _stored,
     "masks": _masks,
     "imports": _imports,
     "hits": _hits,

@@ -36,13 +36,14 @@ def pack(w: np.ndarray, *, right: Sequence[int] = (), group: int = 0) -> Narrowe
     panels = dequantized.empty_panels(k, n)
     scale = aligned(groups * n, np.dtype(np.float32)).reshape(groups, n)
     for at in range(0, n, _COLUMNS):
-        parts = np.ascontiguousarray(w[:, at : at + _COLUMNS], np.float32).reshape(groups, -1, min(_COLUMNS, n - at))
+        part = np.ascontiguousarray(w[:, at : at + _COLUMNS], np.float32)
+        parts = part.reshape(groups, group or k, part.shape[1])
         # a column of zeros has none that may divide
         own = np.maximum(np.abs(parts).max(1, initial=0) / np.float32(127), np.finfo(np.float32).tiny)
         scale[:, at : at + _COLUMNS] = own
         with np.errstate(invalid="ignore"):
             # what is not finite makes its column NaN, as its scale is
-            whole = np.rint(parts / own[:, None]).astype(np.int8).reshape(k, -1)
+            whole = np.rint(parts / own[:, None]).astype(np.int8).reshape(part.shape)
         dequantized.fill_panels(panels[at // dequantized.PANEL :], whole)
     return Narrowed(panels, scale if group else scale[0])
 

@@ -1,0 +1,140 @@
+"""Products of real numbers with weights in 8 bits, as their scales say, beside float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage.errors import LibraryError
+from mirage.kernels.cpu.launch import dequantized, quantized
+from mirage.kernels.cpu.launch.memory import address
+from mirage.kernels.cpu.launch.narrowed import library, pack, prepare
+from mirage.kernels.cpu.launch.rounds import Launch, LaunchedRounds
+from tests.kernels.cpu.launch.test_linear import ACTIVATIONS
+
+#: rows, terms, columns, terms of a scale
+CASES = [(1, 1, 1, 0), (1, 300, 100, 0), (3, 64, 47, 32), (8, 33, 49, 0), (9, 256, 400, 128), (300, 96, 50, 32), (2, 64, 790, 0)]
+
+
+def weights(k: int, n: int) -> np.ndarray:
+    w = np.random.default_rng([k, n]).standard_normal((k, n)).astype(np.float32)
+    w[:, n // 2] = 0
+    w[:, -1] *= 1e-30
+    return w
+
+
+def real(w: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
+    """The weights that 8 bits stand for, and half a scale of each."""
+    k, n = w.shape
+    parts = w.astype(np.float64).reshape(-1, group or k, n)
+    scale = np.maximum(np.abs(parts).max(1, keepdims=True) / 127, np.finfo(np.float32).tiny)
+    return (np.rint(parts / scale) * scale).reshape(k, n), np.broadcast_to(scale / 2, parts.shape).reshape(k, n)
+
+
+def launched(launch: Launch | None, tensors: list[np.ndarray]) -> None:
+    assert launch is not None
+    rounds = LaunchedRounds([[(launch, range(len(tensors)))]], np.zeros((), np.int64), len(tensors))
+    rounds.tensors[:] = [address(a) for a in tensors]
+    assert rounds.run_first() is None
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("right", [(), (1, 0)])
+def test_products_are_those_of_what_8_bits_stand_for(case: tuple[int, int, int, int], right: tuple[int, ...]) -> None:
+    m, k, n, group = case
+    w = weights(k, n)
+    stored, half = real(w, group)
+    assert (np.abs(stored - w) <= half * 1.0001).all()
+    given = np.ascontiguousarray(w.T) if right else w
+    form = pack(given, right=right, group=group)
+    assert form.panels.nbytes <= -(-n // 48) * 48 * k and form.scale.shape == ((k // group, n) if group else (n,))
+    x = np.random.default_rng(m).standard_normal((m, k)).astype(np.float32)
+    out = np.full((m, n), np.nan, np.float32)
+    for inputs, packed in (([x, given, form], True), ([x, given], False)):
+        out[...] = np.nan
+        library(inputs, [out], right=right, group=group, packed=packed)
+        np.testing.assert_allclose(out, x @ stored, rtol=1e-4, atol=1e-4 * k**0.5)
+    out[...] = np.nan
+    launch = prepare([x, given, form], [out], right=right, group=group, packed=True)
+    launched(launch, [x, given, x, out])
+    np.testing.assert_allclose(out, x @ stored, rtol=1e-4, atol=1e-4 * k**0.5)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("rows", [1, 9])
+def test_what_is_added_and_functions(activation: str, rows: int) -> None:
+    w, function = weights(70, 60), ACTIVATIONS[activation]
+    rng = np.random.default_rng(0)
+    x, bias = rng.standard_normal((rows, 70)).astype(np.float32), rng.standard_normal(60).astype(np.float32)
+    out = np.empty((rows, 60), np.float32)
+    form, attrs = pack(w), {"bias": True, "activation": activation, "packed": True}
+    wanted = function(x @ real(w, 0)[0] + bias)
+    library([x, w, form, bias], [out], **attrs)
+    np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-3)
+    out[...] = np.nan
+    launched(prepare([x, w, form, bias], [out], **attrs), [x, w, x, bias, out])
+    np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-3)
+
+
+def test_nothing_to_compute() -> None:
+    bias = np.arange(3, dtype=np.float32)
+    out = np.full((20, 3), np.nan, np.float32)
+    none = np.ones((0, 3), np.float32)
+    library([np.ones((20, 0), np.float32), none, bias], [out], bias=True)
+    np.testing.assert_array_equal(out, np.broadcast_to(bias, (20, 3)))
+    x, w = np.ones((0, 4), np.float32), np.ones((4, 3), np.float32)
+    library([x, w], [np.ones((0, 3), np.float32)])
+    assert prepare([x, w, pack(w)], [np.ones((0, 3), np.float32)], packed=True) is None
+    assert prepare([x, w], [np.ones((0, 3), np.float32)]) is None
+
+
+def test_a_weight_that_is_not_finite_makes_its_column_nan() -> None:
+    w = weights(5, 4)
+    w[2, 1] = np.nan
+    out = np.empty((2, 4), np.float32)
+    library([np.ones((2, 5), np.float32), w], [out])
+    np.testing.assert_array_equal(np.isnan(out), [[False, True, False, False]] * 2)
+
+
+def test_what_does_not_fit_is_an_error() -> None:
+    """Programs come from files, too."""
+    x, w, bias = np.ones((2, 64), np.float32), weights(64, 60), np.ones(60, np.float32)
+    out, form = np.empty((2, 60), np.float32), pack(w)
+    for inputs, outs in (([x[:, :63], w, form, bias], out), ([x, w, form, bias[:59]], out), ([x, w, form, bias], out[:, :40])):
+        for call in (library, prepare):
+            with pytest.raises(LibraryError, match="there is no product of"):
+                call([np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a for a in inputs], [outs], bias=True, packed=True)
+
+
+def made(name: str) -> tuple[Callable[..., Any], Callable[..., Any], list[Any], np.ndarray, dict[str, Any]]:
+    """A library function, what prepares it, inputs with a packed form, a result, and attributes."""
+    rng = np.random.default_rng(0)
+    w, scale, bias = rng.integers(-127, 128, (64, 50)).astype(np.int8), rng.random(50).astype(np.float32), np.ones(50, np.float32)
+    if name == "dequantized":
+        x = rng.standard_normal((3, 64)).astype(np.float32)
+        out, attrs = np.empty((3, 50), np.float32), {"bias": True, "activation": "relu", "packed": True}
+        return dequantized.library, dequantized.prepare, [x, w, dequantized.pack(w), scale, bias], out, attrs
+    bits = rng.integers(0, 255, (3, 64)).astype(np.uint8)
+    whole = np.arange(50, dtype=np.int32)
+    fixed = name == "whole"
+    out = np.empty((3, 50), np.uint8)
+    attrs = {"x_zero": 7, "relu": True, "zero": 3, "shift": 9 if fixed else 0, "packed": True}
+    rest = [whole % 5, whole] if fixed else [scale * np.float32(1e-2), bias]
+    return quantized.library, quantized.prepare, [bits, w, quantized.pack(w), *rest], out, attrs
+
+
+@pytest.mark.parametrize("name", ["dequantized", "scaled", "whole"])
+def test_launches_do_what_calls_do(name: str) -> None:
+    call, prepare, inputs, out, attrs = made(name)
+    call(inputs, [out], **attrs)
+    wanted = out.copy()
+    out[...] = 1
+    tensors = [a if isinstance(a, np.ndarray) else inputs[0] for a in inputs]
+    launched(prepare(inputs, [out], **attrs), [*tensors, out])
+    np.testing.assert_array_equal(out, wanted)
+    assert len(np.unique(wanted)) > 20
+    assert prepare(inputs, [out[:0]], **attrs) is None
+    assert prepare([*inputs[:2], *inputs[3:]], [out], **{**attrs, "packed": False}) is None
