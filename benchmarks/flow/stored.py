@@ -42,6 +42,7 @@ NAMES = ("gpt2 decode", "llama decode", "t5 decode", "whisper decode", "bert enc
 #: our versions, by the `weights` that they are compiled with
 OURS: Mapping[str, str] = {
     "Mirage": "float32", "Mirage int8": "int8", "Mirage int8/128": "int8/128", "Mirage int8/32": "int8/32",
+    "Mirage int8, dynamic": "int8/dynamic",
 }  # fmt: skip
 #: seconds of a search, and of a race
 BUDGET, SECONDS = 10.0, 2.0
@@ -49,8 +50,8 @@ BUDGET, SECONDS = 10.0, 2.0
 
 @dataclass(frozen=True)
 class StoredRow:
-    """A model of two layers at one set of sizes: minimum and median of calls in ms, and relative L2 errors of its first result, by
-    version.
+    """A model of two layers at one set of sizes: minimum and median of calls in ms, and relative L2 errors of its first result,
+    by version.
     """
 
     case: str

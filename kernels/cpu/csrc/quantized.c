@@ -1,19 +1,24 @@
 /* Products of quantized activations with weights of 8 bits: sums in 32 bits, scaled to float32, and quantized again where they are
- * stored if that is asked for. With MI_OF_16_BITS, activations are of 16 bits, and sums in 64.
+ * stored if that is asked for. With MI_OF_16_BITS, activations are of 16 bits, and sums in 64. Activations of float32 (`dynamic`) are
+ * quantized first, each row with a scale of its own, so that its largest magnitude is 127.
  *
  * Each element is what this says, operation by operation, so that it is the same on every processor:
  *
  *     sum    = sum over k of (x[m,k] - x_zero) * w[k,n]          modulo 2^32, or 2^64, plus offset[n]
  *     value  = float(sum) * scale[n] + bias[n]                   or, of groups along k, the sum of float(sum) * scale[group,n]
- *     result = max(value, 0) if it is `relu`
+ *     value  = value * scale of the row + bias[n]                if it is `dynamic`
+ *     result = activation(value), max(value, 0) if that is relu
  *     result = clip(round(value), least - zero, most - zero) + zero, half to even, where it is stored as an integer
  *
  * With multipliers in place of scales it is ((sum * multiplier[n] + 2^(shift - 1)) >> shift) in 64 bits, the larger of 0 and that
- * if it is `relu`, clipped.
+ * for relu, clipped.
  */
 #include "mirage_dot.h"
+#include "mirage_activation.h"
 #include "mirage_pool.h"
 
+#include <float.h>
+#include <stdlib.h>
 #include <string.h>
 
 #if defined(__AVX512F__)
@@ -31,17 +36,18 @@
 #define DEPTH 128                /* lanes of a panel that are multiplied at a time, with all rows of a cell: in the caches */
 #define SHARED_WORK (1024 * 1024) /* from so many products, or bytes of weights, another thread is worth the wait for it */
 #define SHARED_READ (128 * 1024)
+#define LAID_OUT (16 * 1024) /* terms of a cell that lays rows out, at least */
 
 typedef struct {
-    const void *x; /* [m,k] */
+    const void *x; /* [m,k]; of float32 if it is `dynamic` */
     const signed char *w; /* as `mi_quantized_pack` lays it out */
     const int *sums; /* [groups, n]: of the weights of a column */
     const float *scale; /* [groups, n] */
     const float *bias; /* [n], or NULL */
     void *out; /* [m,n] */
     ptrdiff_t m, k, n, group; /* `group` terms have one scale: a multiple of 4, or k */
-    int is_signed, x_zero; /* x: int8 or uint8 */
-    int relu, bytes, zero, least, most; /* `bytes` of an element of the result: 4 of float32, 2 or 1 of an integer */
+    int is_signed, x_zero, dynamic; /* x: int8 or uint8 */
+    int activation, bytes, zero, least, most; /* `bytes` of an element of the result: 4 of float32, 2 or 1 of an integer */
     int shift;
     const int *offset;     /* [n], added to the sums, or NULL */
     const int *multiplier; /* [n], in place of the scale, or NULL */
@@ -61,8 +67,16 @@ typedef unsigned any_total;
 typedef struct {
     const quantized *q;
     ptrdiff_t steps, band, bands, panels, part, parts; /* lanes of a row; rows, and panels, of a cell */
-    int copied;                                        /* rows are copied to the scratch of a cell */
+    const mi_term *x;    /* rows of so many lanes */
+    const float *scales; /* of the rows, or NULL */
 } cells;
+
+typedef struct {
+    const quantized *q;
+    mi_term *x;
+    float *scales;
+    ptrdiff_t steps, rows; /* lanes of a row; rows of a cell */
+} layout;
 
 static ptrdiff_t steps_of(ptrdiff_t k) { return (k + MI_STEP - 1) / MI_STEP; }
 static ptrdiff_t panels_of(ptrdiff_t n) { return (n + COLUMNS - 1) / COLUMNS; }
@@ -96,19 +110,52 @@ void mi_quantized_pack(
     }
 }
 
-/* Rows of x as terms, filled up with zeros to whole lanes. */
-static void lay_out(const quantized *q, ptrdiff_t row, ptrdiff_t rows, ptrdiff_t steps, mi_term *restrict to)
+/* Makes terms of a row of float32; the scale with which they stand for it. It is NaN or infinite where a number is. */
+static float narrow(const float *x, ptrdiff_t k, mi_term *to)
 {
+    mi_vec most = {0}, other = {0};
+    for (ptrdiff_t i = 0; i < k; i += MI_W) {
+        const mi_vec v = mi_load_n(x + i, k - i < MI_W ? (int)(k - i) : MI_W);
+        most = mi_max(most, mi_max(v, -v));
+        other += v - v; /* what is not finite */
+    }
+    const float widest = mi_hmax(most) + mi_hsum(other);
+    const float inverse = widest >= 127 * FLT_MIN && widest <= FLT_MAX ? 127 / widest : 0;
+    for (ptrdiff_t i = 0; i < k; i += MI_W) {
+        const int n = k - i < MI_W ? (int)(k - i) : MI_W;
+        const float whole = 0x1.8p23f; /* floats from here on have no fraction, and the number in their low bits */
+        const mi_sum bits = (mi_sum)(mi_load_n(x + i, n) * inverse + whole) - 0x4b400000u + MI_SHIFT(1);
+#if MI_STEP == 4
+        mi_store_bytes_n((unsigned char *)to + i, bits, n);
+#else
+        int found[MI_W];
+        mi_store_lanes(found, bits);
+        for (int j = 0; j < n; j++) to[i + j] = (mi_term)found[j];
+#endif
+    }
+    return widest / 127;
+}
+
+/* Rows of x as terms, filled up with zeros to whole lanes. */
+static void lay_out(void *args, long index, int thread, void *scratch)
+{
+    (void)thread, (void)scratch;
+    const layout *l = args;
+    const quantized *q = l->q;
     const int shift = MI_SHIFT(q->is_signed), is_signed = q->is_signed || sizeof(given) > 1;
     const ptrdiff_t k = q->k; /* bytes that are stored could be anything's: compilers would read it anew for each */
-    const given *restrict from = (const given *)q->x + row * k;
-    for (; rows > 0; rows--, from += k, to += steps * MI_STEP) {
-        if (is_signed) {
+    const ptrdiff_t first = index * l->rows, last = least_of(first + l->rows, q->m);
+    for (ptrdiff_t row = first; row < last; row++) {
+        const given *restrict from = (const given *)q->x + row * k;
+        mi_term *restrict to = l->x + row * l->steps * MI_STEP;
+        if (q->dynamic) {
+            l->scales[row] = narrow((const float *)q->x + row * k, k, to);
+        } else if (is_signed) {
             for (ptrdiff_t i = 0; i < k; i++) to[i] = (mi_term)(from[i] + shift);
         } else {
             for (ptrdiff_t i = 0; i < k; i++) to[i] = (mi_term)((unsigned char)from[i] + shift);
         }
-        for (ptrdiff_t i = k; i < steps * MI_STEP; i++) to[i] = 0;
+        for (ptrdiff_t i = k; i < l->steps * MI_STEP; i++) to[i] = 0;
     }
 }
 
@@ -206,7 +253,7 @@ MI_INLINE lanes lanes_of(const quantized *q, ptrdiff_t group, ptrdiff_t column, 
     const ptrdiff_t at = group * q->n + column;
     const int low = q->least - q->zero;
     const mi_vec none = mi_broadcast(0);
-    lanes l = {{0}, none, q->bias ? mi_load_n(q->bias + column, n) : none, mi_broadcast((float)(q->relu && low < 0 ? 0 : low)),
+    lanes l = {{0}, none, q->bias ? mi_load_n(q->bias + column, n) : none, mi_broadcast((float)(q->activation == RELU && low < 0 ? 0 : low)),
                mi_broadcast((float)(q->most - q->zero))};
     if (q->scale) l.scale = mi_load_n(q->scale + at, n);
 #ifndef MI_OF_16_BITS
@@ -259,7 +306,7 @@ MI_INLINE void store_shifted(const quantized *q, const total *sum, ptrdiff_t row
 {
     int lanes[MI_W] = {0};
     const unsigned long long half = q->shift ? 1ULL << (q->shift - 1) : 0;
-    const long long low = q->least - q->zero, least = q->relu && low < 0 ? 0 : low, most = q->most - q->zero;
+    const long long low = q->least - q->zero, least = q->activation == RELU && low < 0 ? 0 : low, most = q->most - q->zero;
     for (int i = 0; i < n; i++) {
         const unsigned long long product = (unsigned long long)sum[i] * (unsigned long long)(long long)q->multiplier[at + i];
         const long long v = (long long)(product + half) >> q->shift, above = v < least ? least : v;
@@ -274,7 +321,7 @@ MI_INLINE void store(const quantized *q, const lanes *l, mi_vec v, ptrdiff_t row
     const ptrdiff_t to = row * q->n + at;
     if (q->bias) v += l->bias;
     if (q->bytes == 4) {
-        mi_store_n((float *)q->out + to, q->relu ? mi_max(v, mi_broadcast(0)) : v, n);
+        mi_store_n((float *)q->out + to, mi_activated(v, q->activation), n);
         return;
     }
     const float whole = 0x1.8p23f; /* floats from here on have no fraction, and the number in their low bits */
@@ -287,8 +334,9 @@ MI_INLINE void store(const quantized *q, const lanes *l, mi_vec v, ptrdiff_t row
 /* What is left to do with so many rows of a panel when the totals of the group from term `from` on are known; `value` are the sums of
  * the groups before. */
 static void finish(
-    const quantized *q, ptrdiff_t from, total *sum, float *value, ptrdiff_t row, int rows, ptrdiff_t column, ptrdiff_t count)
+    const cells *c, ptrdiff_t from, total *sum, float *value, ptrdiff_t row, int rows, ptrdiff_t column, ptrdiff_t count)
 {
+    const quantized *q = c->q;
     const ptrdiff_t group = from / q->group;
     for (ptrdiff_t j = 0; j < count; j += MI_W) {
         const int n = count - j < MI_W ? (int)(count - j) : MI_W;
@@ -303,7 +351,7 @@ static void finish(
             mi_vec v = scaled(&l, own, n);
             if (from) v += mi_load(value + i * COLUMNS + j);
             if (from + q->group < q->k) mi_store(value + i * COLUMNS + j, v);
-            else store(q, &l, v, row + i, column + j, n);
+            else store(q, &l, c->scales ? v * c->scales[row + i] : v, row + i, column + j, n);
         }
     }
 }
@@ -327,7 +375,7 @@ static void panel(
                 const signed char *next = w + (at + DEPTH) * lane + i / ROWS * DEPTH * MI_LINE % (DEPTH * lane);
                 add_up(
                     blocks[kind][vectors - 1], at, end, x + i * apart, apart, w, block, vectors, sum + i * COLUMNS, at > first, next);
-                if (end == last) finish(q, from, sum + i * COLUMNS, value + i * COLUMNS, row + i, block, column, count);
+                if (end == last) finish(c, from, sum + i * COLUMNS, value + i * COLUMNS, row + i, block, column, count);
             }
         }
     }
@@ -342,12 +390,7 @@ static void cell(void *args, long index, int thread, void *scratch)
     const ptrdiff_t row = index / c->parts * c->band, rows = least_of(q->m - row, c->band);
     total *sum = scratch;
     float *value = (float *)(sum + c->band * COLUMNS);
-    const mi_term *x = (const mi_term *)((const given *)q->x + row * q->k);
-    if (c->copied) {
-        mi_term *copy = (mi_term *)(value + c->band * COLUMNS);
-        lay_out(q, row, rows, c->steps, copy);
-        x = copy;
-    }
+    const mi_term *x = c->x + row * c->steps * MI_STEP;
     for (ptrdiff_t p = first; p < last; p++) {
         panel(c, x, row, rows, p * COLUMNS, q->w + p * COLUMNS * MI_STEP * c->steps, sum, value);
     }
@@ -359,14 +402,24 @@ int mi_quantized(const quantized *q, mi_pool_run_fn *run, int n_threads)
     cells c = {.q = q, .steps = steps_of(q->k), .panels = panels_of(q->n)};
     if (q->m * q->k * q->n < SHARED_WORK && q->k * q->n < SHARED_READ) n_threads = 1;
     const ptrdiff_t bytes = c.steps * MI_STEP * (ptrdiff_t)sizeof(mi_term);
-    c.copied = sizeof(mi_term) != sizeof(given) || MI_SHIFT(q->is_signed) || q->k % MI_STEP;
     c.bands = (q->m * bytes + BAND_BYTES - 1) / BAND_BYTES;
     c.band = ((q->m + c.bands - 1) / c.bands + ROWS - 1) / ROWS * ROWS;
     c.bands = (q->m + c.band - 1) / c.band;
-    /* several cells for each thread, so that they end together; each copies its rows anew */
+    /* several cells for each thread, so that they end together */
     c.parts = n_threads == 1 ? 1 : least_of(c.panels, (4 * n_threads + c.bands - 1) / c.bands);
     c.part = (c.panels + c.parts - 1) / c.parts;
     c.parts = (c.panels + c.part - 1) / c.part;
-    const ptrdiff_t row = COLUMNS * (ptrdiff_t)(sizeof(total) + sizeof(float)) + c.copied * bytes;
-    return run(cell, &c, c.bands * c.parts, n_threads, (size_t)(c.band * row));
+    layout l = {.q = q, .steps = c.steps, .rows = LAID_OUT / q->k + 1};
+    c.x = q->x;
+    if (q->dynamic || sizeof(mi_term) != sizeof(given) || MI_SHIFT(q->is_signed) || q->k % MI_STEP) {
+        l.scales = malloc((size_t)q->m * ((size_t)bytes + sizeof *l.scales));
+        if (!l.scales) return -1;
+        c.x = l.x = (mi_term *)(l.scales + q->m);
+        c.scales = q->dynamic ? l.scales : NULL;
+    }
+    const size_t sums = (size_t)(c.band * COLUMNS) * (sizeof(total) + sizeof(float));
+    int status = l.x ? run(lay_out, &l, (q->m + l.rows - 1) / l.rows, n_threads, 0) : 0;
+    if (!status) status = run(cell, &c, c.bands * c.parts, n_threads, sums);
+    free(l.scales);
+    return status;
 }

@@ -150,7 +150,7 @@ def prepare(
     if not group and scale.size != out.shape[-1]:
         return None
     places = {"x": 0, "scale": 3, "bias": 4, "out": len(inputs)}
-    return launch(x, form, scale, added[0] if bias else None, out, group, activation, places)
+    return launch(x, form, scale, added[0] if bias else None, out, places, group=group, activation=activation)
 
 
 def launch(
@@ -159,9 +159,10 @@ def launch(
     scale: np.ndarray,
     bias: np.ndarray | None,
     out: np.ndarray,
-    group: int,
-    activation: str,
     places: Mapping[str, int],
+    *,
+    group: int = 0,
+    activation: str = "",
 ) -> Launch | None:
     """The launch of `multiply` for tensors like these, which are at these `places`; what is at none stays the same. None for
     nothing to compute.

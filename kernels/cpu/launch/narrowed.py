@@ -1,7 +1,8 @@
-"""Products of float32 with weights of float32 that are stored in 8 bits (csrc/dequantized.c): a quarter of the bytes is read.
+"""Products of float32 with weights of float32 that are stored in 8 bits: a quarter of the bytes is read.
 
 Each column of a weight has a scale, or each group of terms of it: the largest magnitude over 127. Nothing is cut off, and a
-weight is off by half a scale at most.
+weight is off by half a scale at most. They are computed with in float32 (csrc/dequantized.c), or, where products are `dynamic`,
+in whole numbers, for which each row of the other operand is made int8 in the same way (csrc/quantized.c).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage.kernels.cpu.launch import dequantized
+from mirage.kernels.cpu.launch import dequantized, quantized
 from mirage.kernels.cpu.launch.memory import aligned
 from mirage.kernels.cpu.launch.rounds import Launch
 
@@ -22,18 +23,23 @@ _COLUMNS = 8 * dequantized.PANEL
 
 @dataclass(frozen=True)
 class Narrowed:
-    """A weight `[k, n]` in 8 bits, as C reads it, and its scales, `[n]` or `[k / group, n]`."""
+    """A weight `[k, n]` in 8 bits, as C reads it, of whole numbers if it is `PackedWeights`, and its scales, `[n]` or
+    `[k / group, n]`.
+    """
 
-    panels: np.ndarray
+    panels: np.ndarray | quantized.PackedWeights
     scale: np.ndarray
 
 
-def pack(w: np.ndarray, *, right: Sequence[int] = (), group: int = 0) -> Narrowed:
-    """The narrow form of a weight `[k, n]` of float32, or `[n, k]` where `right` is (1, 0); a `group` divides k."""
+def pack(w: np.ndarray, *, right: Sequence[int] = (), group: int = 0, dynamic: bool = False) -> Narrowed:
+    """The narrow form of a weight `[k, n]` of float32, or `[n, k]` where `right` is (1, 0); a `group` divides k.
+
+    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile` if it is `dynamic`.
+    """
     w = w.T if tuple(right) == (1, 0) else w
     k, n = w.shape
     groups = k // group if group else 1
-    panels = dequantized.empty_panels(k, n)
+    panels = np.empty((k, n), np.int8) if dynamic else dequantized.empty_panels(k, n)
     scale = aligned(groups * n, np.dtype(np.float32)).reshape(groups, n)
     for at in range(0, n, _COLUMNS):
         part = np.ascontiguousarray(w[:, at : at + _COLUMNS], np.float32)
@@ -44,8 +50,11 @@ def pack(w: np.ndarray, *, right: Sequence[int] = (), group: int = 0) -> Narrowe
         with np.errstate(invalid="ignore"):
             # what is not finite makes its column NaN, as its scale is
             whole = np.rint(parts / own[:, None]).astype(np.int8).reshape(part.shape)
-        dequantized.fill_panels(panels[at // dequantized.PANEL :], whole)
-    return Narrowed(panels, scale if group else scale[0])
+        if dynamic:
+            panels[:, at : at + _COLUMNS] = whole
+        else:
+            dequantized.fill_panels(panels[at // dequantized.PANEL :], whole)
+    return Narrowed(quantized.pack(panels, group=group) if dynamic else panels, scale if group else scale[0])
 
 
 def library(
@@ -54,6 +63,7 @@ def library(
     *,
     right: Sequence[int] = (),
     group: int = 0,
+    dynamic: bool = False,
     bias: bool = False,
     activation: str = "",
     packed: bool = False,
@@ -61,13 +71,13 @@ def library(
     """What programs call as `cpu.narrowed_matmul`: x times the narrow form of w, what is added to each row, and a function of it.
 
     `inputs` are x, w, which is transposed where `right` is (1, 0), its narrow form if it is `packed`, and the bias if there is
-    one.
-    Raises as `dequantized.multiply`.
+    one. Raises as `dequantized.multiply`.
     """
     x, w, *rest = inputs
-    form = rest.pop(0) if packed else pack(w, right=right, group=group)
-    added = rest[0] if bias else None
-    dequantized.multiply(x, form.panels, form.scale, added, outputs[0], group=group, activation=activation)
+    form = rest.pop(0) if packed else pack(w, right=right, group=group, dynamic=dynamic)
+    of = quantized if isinstance(form.panels, quantized.PackedWeights) else dequantized
+    multiply: Callable[..., None] = of.multiply
+    multiply(x, form.panels, form.scale, rest[0] if bias else None, outputs[0], group=group, activation=activation)
 
 
 def prepare(
@@ -76,16 +86,19 @@ def prepare(
     *,
     right: Sequence[int] = (),
     group: int = 0,
+    dynamic: bool = False,
     bias: bool = False,
     activation: str = "",
     packed: bool = False,
 ) -> Launch | None:
-    """The launch of `library`, as `dequantized.prepare`."""
+    """The launch of `library`, as `dequantized.launch`; None without a packed form."""
     if not packed:
         return None
     x, _, form, *added = inputs
-    places = {"x": 0, "bias": 3, "out": len(inputs)}
-    return dequantized.launch(x, form.panels, form.scale, added[0] if bias else None, outputs[0], group, activation, places)
+    of = quantized if isinstance(form.panels, quantized.PackedWeights) else dequantized
+    launch: Callable[..., Launch | None] = of.launch
+    operands = x, form.panels, form.scale, added[0] if bias else None, outputs[0]
+    return launch(*operands, {"x": 0, "bias": 3, "out": len(inputs)}, group=group, activation=activation)
 
 
 #: the functions that programs may call without registering them: of libraries, and packed ones

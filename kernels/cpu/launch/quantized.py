@@ -19,6 +19,7 @@ from mirage.ir.operators.quantization import QUANTIZED, quantized_range
 from mirage.ir.types import ELEMENTS
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.compile.shipped import HEADERS
+from mirage.kernels.cpu.launch.linear import activation_number
 from mirage.kernels.cpu.launch.memory import address, aligned
 from mirage.kernels.cpu.launch.pages import in_large_pages
 from mirage.kernels.cpu.launch.pool import run_address
@@ -35,7 +36,8 @@ class _Arguments(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "w", "sums", "scale", "bias", "out")),
         *((name, ctypes.c_ssize_t) for name in ("m", "k", "n", "group")),
-        *((name, ctypes.c_int) for name in ("is_signed", "x_zero", "relu", "bytes", "zero", "least", "most", "shift")),
+        *((name, ctypes.c_int) for name in ("is_signed", "x_zero", "dynamic", "activation")),
+        *((name, ctypes.c_int) for name in ("bytes", "zero", "least", "most", "shift")),
         *((name, ctypes.c_void_p) for name in ("offset", "multiplier")),
     )
 
@@ -106,18 +108,19 @@ def multiply(
     *,
     x_zero: int = 0,
     group: int = 0,
-    relu: bool = False,
+    activation: str = "",
     zero: int = 0,
     shift: int = 0,
 ) -> None:
     """Write the product of `x[..., k]`, int8, uint8 or int16, with weights that are packed for it to `out[..., n]`, as
-    `quantized_matmul` says.
+    `quantized_matmul` says. An x of float32 is made int8 first, with a scale for each row. Results of float32 may have any
+    `activation` of `linear.ACTIVATIONS`, others relu.
 
     `scale`, `[n]` or `[groups, n]`, and `bias[n]` are of float32, or of int32; `out` is of float32, or of an integer type of at
     most 16 bits. All arrays are C-contiguous. Raises LibraryError for arrays that do not fit, NoCompilerError, CompilerError and
     UnsafeCacheError as `toolchain.compile`, MirageError without memory.
     """
-    args = _arguments(x, packed, scale, bias, out, x_zero=x_zero, group=group, relu=relu, zero=zero, shift=shift)
+    args = _arguments(x, packed, scale, bias, out, x_zero=x_zero, group=group, activation=activation, zero=zero, shift=shift)
     if out.size and _library(packed.wide).mi_quantized(ctypes.addressof(args), run_address(), num_threads()):
         raise no_memory(args.m)
 
@@ -129,11 +132,11 @@ def _arguments(
     bias: np.ndarray | None,
     out: np.ndarray,
     *,
-    x_zero: int,
-    group: int,
-    relu: bool,
-    zero: int,
-    shift: int,
+    x_zero: int = 0,
+    group: int = 0,
+    activation: str = "",
+    zero: int = 0,
+    shift: int = 0,
 ) -> _Arguments:
     """The arguments of C; raises LibraryError for arrays that do not fit."""
     check_product(x, packed.shape, group, scale, bias, out)
@@ -142,7 +145,8 @@ def _arguments(
     least, most = quantized_range(dtype) if dtype in QUANTIZED else (0, 0)
     args = _Arguments(
         address(x), address(packed.array), address(packed.sums), 0, 0, address(out), out.size // n if n else 0, k, n, group or k,
-        x.dtype == np.int8, x_zero, relu, out.itemsize, zero, least, most, shift,
+        x.dtype in (np.int8, np.float32), x_zero, x.dtype == np.float32, activation_number(activation), out.itemsize,
+        zero, least, most, shift,
     )  # fmt: skip
     setattr(args, _scale_name(scale), address(scale))
     if bias is not None:
@@ -191,7 +195,8 @@ def library(
     form = rest.pop(0) if packed else pack(w, group=group, wide=wide)
     scale, *bias = rest
     offset = bias[0] if bias else None
-    multiply(x, form, scale, offset, out, x_zero=x_zero, group=group, relu=relu, zero=zero, shift=shift)
+    activation = "relu" if relu else ""
+    multiply(x, form, scale, offset, out, x_zero=x_zero, group=group, activation=activation, zero=zero, shift=shift)
 
 
 def prepare(
@@ -217,14 +222,33 @@ def prepare(
     if not packed or inputs[0].dtype.name not in ACTIVATIONS or not out.size:
         return None
     x, _, form, scale, *bias = inputs
-    offset = bias[0] if bias else None
-    args = _arguments(x, form, scale, offset, out, x_zero=x_zero, group=group, relu=relu, zero=zero, shift=shift)
-    if not form.shape[0]:
+    places = {"x": 0, "scale": 3, "bias": 4, "out": len(inputs)}
+    own = {"x_zero": x_zero, "group": group, "activation": "relu" if relu else "", "zero": zero, "shift": shift}
+    return launch(x, form, scale, bias[0] if bias else None, out, places, **own)
+
+
+def launch(
+    x: np.ndarray,
+    packed: PackedWeights,
+    scale: np.ndarray,
+    bias: np.ndarray | None,
+    out: np.ndarray,
+    places: Mapping[str, int],
+    **attrs: Any,
+) -> Launch | None:
+    """The launch of `multiply`, whose keywords are `attrs`, for tensors like these, which are at these `places`: "x", "scale",
+    "bias" and "out"; what is at none stays the same. None for nothing to compute.
+
+    Raises LibraryError as `multiply`, NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`; the launch
+    fails with MirageError without memory.
+    """
+    if not out.size or not packed.shape[0]:
         return None
-    names = {0: "x", 3: _scale_name(scale), **({} if offset is None else {4: _bias_name(offset)}), len(inputs): "out"}
-    pointers = tuple((field(args, name), k) for k, name in names.items())
-    run, rows = launcher(_library(form.wide).mi_quantized), args.m
-    return Launch(run, ctypes.addressof(args), pointers, lambda _: no_memory(rows), (args, form))
+    args = _arguments(x, packed, scale, bias, out, **attrs)
+    fields = {"scale": _scale_name(scale), "bias": "" if bias is None else _bias_name(bias)}
+    pointers = tuple((field(args, name), k) for part, k in places.items() if (name := fields.get(part, part)))
+    run, rows = launcher(_library(packed.wide).mi_quantized), args.m
+    return Launch(run, ctypes.addressof(args), pointers, lambda _: no_memory(rows), (args, packed, scale))
 
 
 def quantized_matmul(arrays: Sequence[Any], attrs: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:

@@ -15,8 +15,11 @@ from mirage.ir.graph.nodes import Constant
 from mirage.ir.types import TensorType, is_one
 from mirage.kernels.cpu.launch.quantized import ACTIVATIONS
 
-#: what the weights of products may be stored in, as packages of patterns: how many terms have one scale, all of a column for 0
-NARROW: Mapping[str, int] = {"int8": 0, "int8/32": 32, "int8/128": 128}
+#: what the weights of products may be stored in, as packages of patterns: how many terms have one scale, all of a column for 0,
+#: and whether they are multiplied as whole numbers
+NARROW: Mapping[str, tuple[int, bool]] = {
+    "int8": (0, False), "int8/32": (32, False), "int8/128": (128, False), "int8/dynamic": (0, True),
+}  # fmt: skip
 
 
 def _has_constant_weights(m: Match) -> bool:
@@ -78,8 +81,8 @@ def _narrows(group: int) -> Check:
     return check
 
 
-def _narrow_attributes(group: int) -> Attributes:
-    return lambda m: {"group": group} | linear_attributes(m)
+def _narrow_attributes(group: int, dynamic: bool) -> Attributes:
+    return lambda m: {"group": group} | ({"dynamic": True} if dynamic else {}) | linear_attributes(m)
 
 
 _x, _w, _scale, _bias = value("x", dtype=ACTIVATIONS), value("w", rank=2), value("scale"), value("bias")
@@ -123,12 +126,12 @@ register_pattern(
     attributes=lambda m: {"group": m.attr("real", "group")} | linear_attributes(m),
     package="cpu",
 )
-for _name, _group in NARROW.items():
+for _name, (_group, _dynamic) in NARROW.items():
     register_pattern(
         f"cpu_{_name}",
         linear(value("w", rank=2, dtype="float32")),
         "cpu.narrowed_matmul",
         _narrows(_group),
-        attributes=_narrow_attributes(_group),
+        attributes=_narrow_attributes(_group, _dynamic),
         package=_name,
     )

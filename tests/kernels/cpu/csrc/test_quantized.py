@@ -39,7 +39,7 @@ static void check(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, ptrdiff_t group, int ki
         offset[i] = rand() % 20001 - 10000, factor[i] = rand() % 2001 - 1000;
     }
     mi_quantized_pack(k, n, group, kind & 1, w, packed, column);
-    const quantized q = {x, packed, column, scale, bias ? added : NULL, out, m, k, n, group, is_signed, is_signed ? -7 : 131,
+    const quantized q = {x, packed, column, scale, bias ? added : NULL, out, m, k, n, group, is_signed, is_signed ? -7 : 131, 0,
         relu, bytes, bytes == 4 ? 0 : 3, bytes == 1 ? -128 : -32768, bytes == 1 ? 127 : 32767, 20,
         whole_bias ? offset : NULL, shifts ? factor : NULL};
     must(!mi_quantized(&q, mi_pool_run, threads), "no memory");
@@ -81,6 +81,36 @@ static void check(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, ptrdiff_t group, int ki
     while (n_rooms) free(rooms[--n_rooms]);
 }
 
+#ifndef MI_OF_16_BITS
+/* Rows of float32 that are made int8 first. */
+static void check_dynamic(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, int threads)
+{
+    float *x = room(m * k), *scale = room(n), *added = room(n), *out = room(m * n);
+    signed char *w = bytes_of(k * n), *packed = bytes_of(mi_quantized_bytes(k, n));
+    int *column = (int *)room(n);
+    for (ptrdiff_t i = 0; i < m * k; i++) x[i] = number();
+    for (ptrdiff_t i = 0; i < n; i++) scale[i] = number(), added[i] = number();
+    mi_quantized_pack(k, n, k, 0, w, packed, column);
+    const quantized q = {x, packed, column, scale, added, out, m, k, n, k, 1, 0, 1, RELU, 4, 0, 0, 0, 0, NULL, NULL};
+    must(!mi_quantized(&q, mi_pool_run, threads), "no memory");
+    for (ptrdiff_t i = 0; i < m; i++) {
+        float most = 0;
+        for (ptrdiff_t t = 0; t < k; t++) most = __builtin_fabsf(x[i * k + t]) > most ? __builtin_fabsf(x[i * k + t]) : most;
+        for (ptrdiff_t j = 0; j < n; j++) {
+            long long sum = 0;
+            for (ptrdiff_t t = 0; t < k; t++) {
+                volatile float term = most > 0 ? 127 / most : 0;
+                term = term * x[i * k + t];
+                sum += (long long)rounded(term) * w[t * n + j];
+            }
+            const double value = (double)sum * scale[j] * most / 127 + added[j], wanted = value < 0 ? 0 : value;
+            must(__builtin_fabs(out[i * n + j] - wanted) < 1e-5 * (1 + __builtin_fabs(value)), "a wrong number");
+        }
+    }
+    while (n_rooms) free(rooms[--n_rooms]);
+}
+#endif
+
 int main(int argc, char **argv)
 {
     const int threads = argc > 1 ? atoi(argv[1]) : 1, step = argc > 2 ? atoi(argv[2]) : 1;
@@ -89,7 +119,7 @@ int main(int argc, char **argv)
         int *column = (int *)room(4);
         mi_quantized_pack(16, 4, 16, 0, w, packed, column);
         signed char *x = bytes_of(28 * (ptrdiff_t)sizeof(given));
-        const quantized q = {x, packed, column, room(4), NULL, room(8), 2, 16, 4, 16, 1, 0, 0, 4};
+        const quantized q = {x, packed, column, room(4), NULL, room(8), 2, 16, 4, 16, 1, 0, 0, 0, 4};
         return mi_quantized(&q, mi_pool_run, 1);
     }
     static const ptrdiff_t cases[][4] = {
@@ -100,6 +130,9 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const ptrdiff_t *c = cases[i];
         for (int kind = (int)i % step; kind < 24; kind += step) check(c[0], c[1], c[2], c[3], kind, threads);
+#ifndef MI_OF_16_BITS
+        check_dynamic(c[0], c[1], c[2], threads);
+#endif
     }
     return 0;
 }

@@ -79,6 +79,52 @@ def test_what_is_added_and_functions(activation: str, rows: int) -> None:
     np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("case", [(1, 1, 1), (1, 300, 100), (7, 33, 49), (40, 1030, 70), (300, 96, 50)], ids=str)
+@pytest.mark.parametrize("right", [(), (1, 0)])
+def test_dynamic_products_are_those_of_whole_numbers(case: tuple[int, int, int], right: tuple[int, ...]) -> None:
+    m, k, n = case
+    w = weights(k, n)
+    scale = np.maximum(np.abs(w).max(0) / np.float32(127), np.finfo(np.float32).tiny)
+    given = np.ascontiguousarray(w.T) if right else w
+    rng = np.random.default_rng(m)
+    x = rng.standard_normal((m, k)).astype(np.float32) * np.float32(10.0) ** rng.integers(-20, 20, (m, 1)).astype(np.float32)
+    x[m // 2] = 0
+    bias = rng.standard_normal(n).astype(np.float32)
+    widest = np.abs(x).max(1, keepdims=True)
+    inverse = np.where(widest > 0, np.float32(127) / np.maximum(widest, np.float32(1e-30)), 0).astype(np.float32)
+    sums = np.rint(x * inverse).astype(np.int64) @ np.rint(w / scale).astype(np.int64)
+    wanted = sums * scale.astype(np.float64) * (widest / np.float32(127)) + bias
+    form, attrs = pack(given, right=right, dynamic=True), {"right": right, "dynamic": True, "bias": True}
+    out = np.full((m, n), np.nan, np.float32)
+    for inputs, packed in (([x, given, form, bias], True), ([x, given, bias], False)):
+        out[...] = np.nan
+        library(inputs, [out], **attrs, packed=packed)
+        np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)
+    out[...] = np.nan
+    launched(prepare([x, given, form, bias], [out], **attrs, packed=True), [x, given, x, bias, out])
+    np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_functions_of_dynamic_products(activation: str) -> None:
+    w, rng = weights(70, 60), np.random.default_rng(0)
+    x, out = rng.standard_normal((9, 70)).astype(np.float32), np.empty((9, 60), np.float32)
+    form = pack(w, dynamic=True)
+    library([x, w, form], [out], dynamic=True, packed=True)
+    plain = out.astype(np.float64)
+    assert np.linalg.norm(plain - x @ w) < 0.02 * np.linalg.norm(plain)
+    library([x, w, form], [out], dynamic=True, packed=True, activation=activation)
+    np.testing.assert_allclose(out, ACTIVATIONS[activation](plain), rtol=1e-5, atol=1e-5)
+
+
+def test_a_row_that_is_not_finite_is_nan() -> None:
+    w, x, out = weights(33, 20), np.ones((4, 33), np.float32), np.empty((4, 20), np.float32)
+    x[1, 32], x[2, 0] = np.nan, -np.inf
+    library([x, w], [out], dynamic=True)
+    np.testing.assert_array_equal(np.isnan(out).all(1), [False, True, True, False])
+    assert np.isfinite(out[[0, 3]]).all()
+
+
 def test_nothing_to_compute() -> None:
     bias = np.arange(3, dtype=np.float32)
     out = np.full((20, 3), np.nan, np.float32)
@@ -106,7 +152,8 @@ def test_what_does_not_fit_is_an_error() -> None:
     for inputs, outs in (([x[:, :63], w, form, bias], out), ([x, w, form, bias[:59]], out), ([x, w, form, bias], out[:, :40])):
         for call in (library, prepare):
             with pytest.raises(LibraryError, match="there is no product of"):
-                call([np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a for a in inputs], [outs], bias=True, packed=True)
+                given = [np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a for a in inputs]
+                call(given, [outs], bias=True, packed=True)
 
 
 def made(name: str) -> tuple[Callable[..., Any], Callable[..., Any], list[Any], np.ndarray, dict[str, Any]]:
