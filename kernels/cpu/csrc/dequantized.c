@@ -1,6 +1,6 @@
 /* Products of float32 with weights of 8 bits, which are made real as they are read: of few rows, in registers, as a quarter of the
  * bytes of float32 is read from memory, which is what such products take their time for; of more rows, a part of a panel after the
- * other, in the first cache.
+ * other, in the caches.
  *
  *     out[m,n] = sum over k of x[m,k] * w[k,n] * scale[n] + bias[n]      or with a scale for each group along k
  *
@@ -20,7 +20,8 @@
 #define ROWS 4
 #endif
 #define FEW 8     /* rows up to which weights are made real in registers, anew for each block of them */
-#define DEPTH 128 /* terms of a part of a panel */
+#define TERMS(m) ((m) > 32 ? 512 : 128) /* of a part of a panel: of few rows, in the first cache, of more in the second */
+#define AHEAD 4096 /* bytes from what is read of a panel to what is fetched */
 #define BAND 256  /* rows of a cell, where there are more */
 #define SHARED_WORK (320 * 1024) /* products, or bytes of weights, from which another thread is worth the wait for it */
 #define SHARED_READ (128 * 1024)
@@ -66,6 +67,7 @@ MI_INLINE void block(const int MR, const dequantized *d, ptrdiff_t row, ptrdiff_
         MI_UNROLL for (int i = 0; i < MR * VECTORS; i++) sum[i] = (mi_vec){0};
         MI_NO_UNROLL for (ptrdiff_t t = from; t < from + terms; t++, w += PANEL)
         {
+            __builtin_prefetch(w + AHEAD);
             MI_UNROLL for (int j = 0; j < VECTORS; j++)
             {
                 const mi_vec real = __builtin_convertvector(widened(w + j * MI_W), mi_vec);
@@ -104,13 +106,14 @@ static void few(const dequantized *d, ptrdiff_t row, ptrdiff_t last, ptrdiff_t c
     }
 }
 
-/* The same by way of `real`, of DEPTH rows of a panel. */
+/* The same by way of `real`, a part of a panel. */
 static void many(
     const dequantized *d, ptrdiff_t row, ptrdiff_t last, ptrdiff_t column, const signed char *w, ptrdiff_t width, float *real)
 {
     float *out = d->out + row * d->n + column;
-    for (ptrdiff_t from = 0; from < d->k; from += DEPTH, w += DEPTH * PANEL) {
-        const ptrdiff_t left = d->k - from, terms = left < DEPTH ? left : DEPTH;
+    const ptrdiff_t most = TERMS(last - row);
+    for (ptrdiff_t from = 0; from < d->k; from += most, w += most * PANEL) {
+        const ptrdiff_t left = d->k - from, terms = left < most ? left : most;
         for (ptrdiff_t t = 0, end; t < terms; t = end) {
             const ptrdiff_t group = (from + t) / d->group, rest = (group + 1) * d->group - from;
             const float *scale = d->scale + group * d->n + column;
@@ -123,6 +126,7 @@ static void many(
             end = rest < terms ? rest : terms;
             MI_NO_UNROLL for (ptrdiff_t i = t; i < end; i++)
             {
+                __builtin_prefetch(w + i * PANEL + AHEAD);
                 MI_UNROLL for (int j = 0; j < PANEL / MI_W; j++)
                 {
                     const mi_vec v = __builtin_convertvector(widened(w + i * PANEL + j * MI_W), mi_vec);
@@ -154,5 +158,5 @@ int mi_dequantized(const dequantized *d, mi_pool_run_fn *run, int n_threads)
     dequantized own = *d;
     const long panels = (d->n + PANEL - 1) / PANEL, bands = (d->m + BAND - 1) / BAND;
     if (d->k * d->n < SHARED_READ && d->m * d->k * d->n < SHARED_WORK) n_threads = 1;
-    return run(cell, &own, panels * bands, n_threads, d->m > FEW ? DEPTH * PANEL * sizeof(float) : 0);
+    return run(cell, &own, panels * bands, n_threads, d->m > FEW ? (size_t)(TERMS(d->m) * PANEL) * sizeof(float) : 0);
 }
