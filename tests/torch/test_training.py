@@ -160,6 +160,27 @@ def test_gradients_of_functions(name: str) -> None:
     assert counted() == {"gradients": 1}
 
 
+def test_a_loss_over_all_tokens_of_any_sizes() -> None:
+    """The backward graph gets tensors of b*t rows, but neither b nor t."""
+    torch.manual_seed(0)
+    layers = torch.nn.Embedding(TOKENS, WIDTH), torch.nn.Linear(WIDTH, 9), torch.nn.ReLU(), torch.nn.Linear(9, TOKENS)
+    model = torch.nn.Sequential(*layers)
+    same = copy.deepcopy(model)
+
+    def loss(net: Any, tokens: Any, labels: Any) -> Any:
+        return F.cross_entropy(net(tokens).view(-1, TOKENS), labels.view(-1))
+
+    run = compiled(lambda tokens, labels: loss(model, tokens, labels), dynamic=True)
+    for b, t in ((2, 7), (3, 9), (4, 5)):
+        tokens, labels = (torch.randint(0, TOKENS, (b, t)) for _ in range(2))
+        for net, found in ((model, run(tokens, labels)), (same, loss(same, tokens, labels))):
+            net.zero_grad()
+            found.backward()
+        for p, q in zip(model.parameters(), same.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, atol=1e-5, rtol=1e-4)
+    assert counted() == {"gradients": 1}
+
+
 def test_a_backward_graph_that_cannot_be_compiled(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

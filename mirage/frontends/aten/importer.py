@@ -29,7 +29,7 @@ from mirage.frontends.aten import (  # noqa: F401
 )
 from mirage.frontends.aten.fallback import call_operator
 from mirage.frontends.aten.table import LOWERINGS, Call
-from mirage.frontends.aten.types import annotation_of, dim_of
+from mirage.frontends.aten.types import JOINED, annotation_of, dim_of
 from mirage.frontends.aten.updates import COPY, in_place, updates, written_inputs
 from mirage.frontends.calls import match_cast, shape
 from mirage.frontends.functions import recorded
@@ -38,7 +38,9 @@ from mirage.frontends.imported import Given, Imported, Refused
 from mirage.frontends.proxy import TRACE, Traced, placed
 from mirage.frontends.tensors import GraphTensor
 from mirage.ir.annotations import Annotation, ObjectType, ShapeType, TupleType, symbols_in
+from mirage.ir.dims import Dim, symbol
 from mirage.ir.graph.nodes import PACKAGES
+from mirage.ir.graph.traverse import determined, value_dims
 
 #: nodes that only state what sizes or types are: a graph's sizes are dims that say it themselves
 _STATEMENTS = (
@@ -77,6 +79,13 @@ class _Importer:
     def run(self, name: str) -> Imported:
         nodes = list(self.graph.graph.nodes)
         placeholders = [n for n in nodes if n.op == "placeholder"]
+        token = JOINED.set(_joined([n.meta.get("val") for n in placeholders]))
+        try:
+            return self._run(name, nodes, placeholders)
+        finally:
+            JOINED.reset(token)
+
+    def _run(self, name: str, nodes: Sequence[torch.fx.Node], placeholders: Sequence[torch.fx.Node]) -> Imported:
         attributes = [n for n in nodes if n.op == "get_attr" and isinstance(_attribute(self.graph, n), torch.Tensor)]
         known = set().union(*(symbols_in(annotation_of(n.meta.get("val"))) for n in placeholders), set())
         declared: dict[str, Annotation] = {}
@@ -251,6 +260,21 @@ def _as(x: Any, wanted: Annotation) -> Any:
     if isinstance(wanted, ObjectType):
         raise UnsupportedNode("its result is of an element type that is not computed with")
     return match_cast(x, wanted)
+
+
+def _joined(values: Sequence[Any]) -> dict[Dim, Dim]:
+    """Products of sizes that these inputs do not tell by themselves, and a dim for each: torch hands a backward graph the tensor of
+    b*t rows, but neither b nor t.
+    """
+    sizes = [ShapeType((dim_of(v),)) for v in values if isinstance(v, torch.SymInt)]
+    dims = [d for v in values if isinstance(v, torch.Tensor) for d in value_dims(annotation_of(v))]
+    known = determined([*sizes, *(ShapeType((d,)) for d in dims)])
+    found: dict[Dim, Dim] = {}
+    for term in (t for d in dims for t in sympy.Add.make_args(d)):
+        unknown = sorted({s.name for s in term.free_symbols} - known)
+        if len(unknown) > 1 and not term.has(sympy.Function):
+            found[sympy.prod(map(symbol, unknown))] = symbol("_".join(unknown))
+    return found
 
 
 def _attribute(graph: torch.fx.GraphModule, n: torch.fx.Node) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 import sympy
@@ -15,6 +18,8 @@ from mirage.ir.types import ELEMENTS, STORED_INTEGERS, TensorType
 
 #: element types that the graph IR computes with; tensors of others are objects, which only ATen's own calls look into
 NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in ELEMENTS if name not in STORED_INTEGERS}
+#: products of sizes of which a graph knows nothing but the product, and the dims that stand for them
+JOINED: ContextVar[Mapping[Dim, Dim]] = ContextVar("JOINED", default=MappingProxyType({}))
 
 
 def annotation_of(value: Any) -> Annotation:
@@ -38,7 +43,10 @@ def dim_of(size: int | torch.SymInt) -> Dim:
 
     The expression alone is looked at: whoever asks a symbolic size for its value adds a guard to the graph.
     """
-    return sympy.Integer(size) if isinstance(size, int) else converted(size.node.expr)
+    if isinstance(size, int):
+        return sympy.Integer(size)
+    found = converted(size.node.expr)
+    return found.subs(JOINED.get()) if JOINED.get() else found
 
 
 _FUNCTIONS = {
