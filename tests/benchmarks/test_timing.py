@@ -40,8 +40,19 @@ def test_race_orders_versions_and_leaves_out_the_hopeless(clock: ByHand) -> None
         seconds=0.5,
     )
     assert [(t.min_us, t.median_us) for t in times.values()] == [pytest.approx((us, us)) for us in (4e3, 8e3, 4e5)]
-    assert calls["hopeless"] == times["hopeless"].runs == 1
+    assert calls["hopeless"] == 2 and times["hopeless"].runs == 1
     assert times["slow"].runs >= 2
+
+
+def test_a_long_first_call_alone_is_not_hopeless(clock: ByHand) -> None:
+    calls = []
+
+    def compiling() -> None:
+        calls.append(0)
+        clock.sleep(0.5 if len(calls) == 1 else 0.002)
+
+    times = race({"fast": lambda: clock.sleep(0.002), "compiling": compiling}, seconds=0.3)
+    assert times["compiling"].runs >= 5 and times["compiling"].min_us == pytest.approx(2e3)
 
 
 def test_what_runs_beside_a_race_leaves_nobody_out(clock: ByHand) -> None:

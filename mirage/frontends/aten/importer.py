@@ -263,8 +263,8 @@ def _as(x: Any, wanted: Annotation) -> Any:
 
 
 def _joined(values: Sequence[Any]) -> dict[Dim, Dim]:
-    """Products of sizes that these inputs do not tell by themselves, and a dim for each: torch hands a backward graph the tensor of
-    b*t rows, but neither b nor t.
+    """Products of sizes that these inputs do not tell by themselves, and a dim for each: torch hands a backward graph the tensor
+    of b*t rows, but neither b nor t.
     """
     sizes = [ShapeType((dim_of(v),)) for v in values if isinstance(v, torch.SymInt)]
     dims = [d for v in values if isinstance(v, torch.Tensor) for d in value_dims(annotation_of(v))]

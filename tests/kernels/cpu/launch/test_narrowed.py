@@ -50,7 +50,7 @@ def test_products_are_those_of_what_8_bits_stand_for(case: tuple[int, int, int, 
     assert (np.abs(stored - w) <= half * 1.0001).all()
     given = np.ascontiguousarray(w.T) if right else w
     form = pack(given, right=right, group=group)
-    assert form.panels.nbytes <= -(-n // 48) * 48 * k and form.scale.shape == ((k // group, n) if group else (n,))
+    assert isinstance(form.panels, np.ndarray) and form.panels.nbytes <= -(-n // 48) * 48 * k and form.scale.shape == ((k // group, n) if group else (n,))
     x = np.random.default_rng(m).standard_normal((m, k)).astype(np.float32)
     out = np.full((m, n), np.nan, np.float32)
     for inputs, packed in (([x, given, form], True), ([x, given], False)):
@@ -70,7 +70,8 @@ def test_what_is_added_and_functions(activation: str, rows: int) -> None:
     rng = np.random.default_rng(0)
     x, bias = rng.standard_normal((rows, 70)).astype(np.float32), rng.standard_normal(60).astype(np.float32)
     out = np.empty((rows, 60), np.float32)
-    form, attrs = pack(w), {"bias": True, "activation": activation, "packed": True}
+    form = pack(w)
+    attrs: Any = {"bias": True, "activation": activation, "packed": True}
     wanted = function(x @ real(w, 0)[0] + bias)
     library([x, w, form, bias], [out], **attrs)
     np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-3)
@@ -94,7 +95,8 @@ def test_dynamic_products_are_those_of_whole_numbers(case: tuple[int, int, int],
     inverse = np.where(widest > 0, np.float32(127) / np.maximum(widest, np.float32(1e-30)), 0).astype(np.float32)
     sums = np.rint(x * inverse).astype(np.int64) @ np.rint(w / scale).astype(np.int64)
     wanted = sums * scale.astype(np.float64) * (widest / np.float32(127)) + bias
-    form, attrs = pack(given, right=right, dynamic=True), {"right": right, "dynamic": True, "bias": True}
+    form = pack(given, right=right, dynamic=True)
+    attrs: Any = {"right": right, "dynamic": True, "bias": True}
     out = np.full((m, n), np.nan, np.float32)
     for inputs, packed in (([x, given, form, bias], True), ([x, given, bias], False)):
         out[...] = np.nan
@@ -162,13 +164,13 @@ def made(name: str) -> tuple[Callable[..., Any], Callable[..., Any], list[Any], 
     w, scale, bias = rng.integers(-127, 128, (64, 50)).astype(np.int8), rng.random(50).astype(np.float32), np.ones(50, np.float32)
     if name == "dequantized":
         x = rng.standard_normal((3, 64)).astype(np.float32)
-        out, attrs = np.empty((3, 50), np.float32), {"bias": True, "activation": "relu", "packed": True}
+        out, attrs = np.empty((3, 50), np.float32), dict[str, Any](bias=True, activation="relu", packed=True)
         return dequantized.library, dequantized.prepare, [x, w, dequantized.pack(w), scale, bias], out, attrs
     bits = rng.integers(0, 255, (3, 64)).astype(np.uint8)
     whole = np.arange(50, dtype=np.int32)
     fixed = name == "whole"
     out = np.empty((3, 50), np.uint8)
-    attrs = {"x_zero": 7, "relu": True, "zero": 3, "shift": 9 if fixed else 0, "packed": True}
+    attrs = dict[str, Any](x_zero=7, relu=True, zero=3, shift=9 if fixed else 0, packed=True)
     rest = [whole % 5, whole] if fixed else [scale * np.float32(1e-2), bias]
     return quantized.library, quantized.prepare, [bits, w, quantized.pack(w), *rest], out, attrs
 
