@@ -23,50 +23,79 @@ def register_caches() -> None:
     module = sys.modules.get(_MODULE)
     if module is None or module.DynamicCache in pytree.SUPPORTED_NODES:
         return
-    _register(module.DynamicCache, lambda cache: _tensors(module, cache), lambda values, names: _cache(module, values, names))
+    _register(
+        module.DynamicCache,
+        lambda cache: _layers(module, cache),
+        _names,
+        lambda values, kinds: _cache(module, values, kinds),
+    )
     _register(
         module.EncoderDecoderCache,
         lambda cache: ([getattr(cache, name) for name in _PARTS], list(_PARTS)),
+        list,
         lambda values, _: module.EncoderDecoderCache(*values),
     )
 
 
 _PARTS = ("self_attention_cache", "cross_attention_cache")
+#: the tensors of a layer: keys and values, and of one with a window another one without elements, [n, 0], of which n is how many
+#: tokens there were; a program knows numbers as sizes
+_TENSORS = ("keys", "values", "seen")
 
 
-def _register(kind: type, flatten: Any, unflatten: Any) -> None:
+def _register(kind: type, flatten: Any, names: Any, unflatten: Any) -> None:
     def with_keys(cache: Any) -> tuple[list[Any], list[str]]:
-        values, names = flatten(cache)
-        return [(pytree.MappingKey(n), v) for n, v in zip(names, values, strict=True)], names
+        values, context = flatten(cache)
+        return [(pytree.MappingKey(n), v) for n, v in zip(names(context), values, strict=True)], context
 
     name = f"{kind.__module__}.{kind.__name__}"
     pytree.register_pytree_node(kind, flatten, unflatten, serialized_type_name=name, flatten_with_keys_fn=with_keys)
 
 
-def _tensors(module: Any, cache: Any) -> tuple[list[Any], list[str]]:
-    """The tensors of a cache, with names; raises InputError for one that has more than tensors."""
+def _layers(module: Any, cache: Any) -> tuple[list[Any], list[str]]:
+    """The tensors of a cache, and the kind of each layer: its window, 0 for none, and how many tensors it has, as "4096.3".
+
+    Raises InputError for a cache that has more than these.
+    """
     values: list[Any] = []
-    names: list[str] = []
-    for k, layer in enumerate(cache.layers):
-        if type(layer) is not module.DynamicLayer:
+    kinds: list[str] = []
+    for layer in cache.layers:
+        window = getattr(layer, "sliding_window", 0)
+        if type(layer) is not (module.DynamicSlidingWindowLayer if window else module.DynamicLayer):
             raise InputError(f"a cache has a {type(layer).__name__}, which is more than its tensors")
-        if layer.is_initialized:
-            values += [layer.keys, layer.values]
-            names += [f"keys.{k}", f"values.{k}"]
+        if getattr(layer, "record_past", False):
+            raise InputError("a cache records what it has lost")
+        own = [layer.keys, layer.values] if layer.is_initialized else []
+        if own and window:
+            own.append(layer.keys.new_zeros((layer.cumulative_length, 0)))
+        values += own
+        kinds.append(f"{window}.{len(own)}")
     if getattr(cache, "offloading", False):
         raise InputError("a cache is offloaded")
-    return values, names
+    return values, kinds
 
 
-def _cache(module: Any, values: Sequence[Any], names: Sequence[str]) -> Any:
-    cache = module.DynamicCache()
-    for name, value in zip(names, values, strict=True):
-        what, _, number = name.partition(".")
-        while len(cache.layers) <= int(number):
-            cache.layers.append(module.DynamicLayer())
-        layer = cache.layers[int(number)]
-        setattr(layer, what, value)
-        layer.dtype, layer.device, layer.is_initialized = value.dtype, value.device, True
+def _kind(text: str) -> tuple[int, int]:
+    """The window of a layer, and how many tensors it has."""
+    window, _, count = text.partition(".")
+    return int(window), int(count)
+
+
+def _names(kinds: Sequence[str]) -> list[str]:
+    return [f"{name}.{k}" for k, kind in enumerate(kinds) for name in _TENSORS[: _kind(kind)[1]]]
+
+
+def _cache(module: Any, values: Sequence[Any], kinds: Sequence[str]) -> Any:
+    cache, left = module.DynamicCache(), iter(values)
+    for window, count in map(_kind, kinds):
+        layer = module.DynamicSlidingWindowLayer(window) if window else module.DynamicLayer()
+        tensors = dict(zip(_TENSORS, [next(left) for _ in range(count)], strict=False))
+        if tensors:
+            layer.keys, layer.values, layer.is_initialized = tensors["keys"], tensors["values"], True
+            layer.dtype, layer.device = layer.keys.dtype, layer.keys.device
+        if "seen" in tensors:
+            layer.cumulative_length = tensors["seen"].shape[0]
+        cache.layers.append(layer)
     return cache
 
 

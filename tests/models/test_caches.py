@@ -32,7 +32,7 @@ def llama() -> Any:
 
 
 def mistral() -> Any:
-    return transformers.MistralForCausalLM(transformers.MistralConfig(**_SMALL, sliding_window=4))
+    return transformers.MistralForCausalLM(transformers.MistralConfig(**_SMALL, sliding_window=12))
 
 
 def t5() -> Any:
@@ -147,17 +147,39 @@ def test_weights_of_a_method_may_change() -> None:
     torch.testing.assert_close(run(input_ids=given).logits, 4 * before, atol=1e-4, rtol=1e-4)
 
 
-def test_a_cache_of_a_sliding_window_stays_the_models() -> None:
+def gemma3() -> Any:
+    layers = {"num_hidden_layers": 2, "layer_types": ["full_attention", "sliding_attention"], "head_dim": 8}
+    return transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**{**_SMALL, **layers}, sliding_window=12))
+
+
+@pytest.mark.parametrize("model", [mistral, slow(gemma3)])
+def test_caches_of_sliding_windows(model: Callable[[], Any]) -> None:
+    """Within the window, across its edge, and beyond it; several tokens at once, and a prompt that is longer than it."""
+    eager = made(model)
+    run = mirage.torch.compile(eager, **QUICK, strict=True)
+    for lengths in ((5, *[1] * 12, 3), (17, 1, 1)):
+        ours = theirs = None
+        for length in lengths:
+            given = ids(2, length)
+            found, wanted = run(input_ids=given, cache=ours), eager(input_ids=given, cache=theirs)
+            torch.testing.assert_close(found.logits, wanted.logits, atol=1e-4, rtol=1e-4)
+            assert ours is None or found.past_key_values is ours
+            ours, theirs = found.past_key_values, wanted.past_key_values
+            for a, b in zip(ours.layers, theirs.layers, strict=True):
+                assert type(a) is type(b) and a.get_seq_length() == b.get_seq_length() and a.keys.shape == b.keys.shape
+    # prompts shorter and longer than the window; tokens within it, at its last three places and beyond it; three tokens; and from
+    # a prompt beyond it on
+    assert not run.eager and len(run.programs) <= 10
+
+
+@pytest.mark.slow
+def test_generate_beyond_a_window() -> None:
     eager = made(mistral)
-    run = mirage.torch.compile(eager, **QUICK)
-    ours = theirs = None
-    for length in (3, 1, 1, 1, 1):
-        given = ids(2, length)
-        found, wanted = run(input_ids=given, cache=ours), eager(input_ids=given, cache=theirs)
-        torch.testing.assert_close(found.logits, wanted.logits)
-        ours, theirs = found.past_key_values, wanted.past_key_values
-        assert ours.get_seq_length() == theirs.get_seq_length()
-    assert not run.programs and all("DynamicSlidingWindowLayer" in why for why in run.eager)
+    compiled = copy.deepcopy(eager)
+    compiled.forward = run = mirage.torch.compile(compiled.forward, **QUICK)
+    given = ids(2, 5)
+    how = {"attention_mask": torch.ones_like(given), "max_new_tokens": 30, "do_sample": False}
+    assert torch.equal(compiled.generate(given, **how), eager.generate(given, **how)) and not run.eager
 
 
 def test_saved_models_take_and_give_caches(tmp_path: Path) -> None:
@@ -182,11 +204,10 @@ def test_where_results_have_caches() -> None:
     b.layers = [transformers.cache_utils.DynamicLayer()]
     assert updated([a], ("1",), (2, b), []) == (2, a) and a.layers is b.layers
     assert updated([c], ("",), 5, [b]) == 5 and c.layers is b.layers
-    with pytest.raises(InputError, match="more than its tensors"):
-        _flatten_sliding()
-
-
-def _flatten_sliding() -> Any:
-    cache = transformers.DynamicCache()
-    cache.layers = [transformers.cache_utils.DynamicSlidingWindowLayer(4)]
-    return torch.utils._pytree.tree_flatten(cache)
+    recording = transformers.cache_utils.DynamicSlidingWindowLayer(4)
+    recording.activate_past_recording()
+    static = transformers.cache_utils.StaticLayer(4)
+    for layer, why in ((static, "more than its tensors"), (recording, "records what it has lost")):
+        c.layers = [layer]
+        with pytest.raises(InputError, match=why):
+            torch.utils._pytree.tree_flatten(c)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mirage.errors import LibraryError
 from mirage.kernels.cpu.launch import dequantized, quantized
 from mirage.kernels.cpu.launch.memory import aligned
 from mirage.kernels.cpu.launch.rounds import Launch
@@ -75,8 +76,7 @@ def library(
     """
     x, w, *rest = inputs
     form = rest.pop(0) if packed else pack(w, right=right, group=group, dynamic=dynamic)
-    of = quantized if isinstance(form.panels, quantized.PackedWeights) else dequantized
-    multiply: Callable[..., None] = of.multiply
+    multiply: Callable[..., None] = _module(form).multiply
     multiply(x, form.panels, form.scale, rest[0] if bias else None, outputs[0], group=group, activation=activation)
 
 
@@ -95,10 +95,16 @@ def prepare(
     if not packed:
         return None
     x, _, form, *added = inputs
-    of = quantized if isinstance(form.panels, quantized.PackedWeights) else dequantized
-    launch: Callable[..., Launch | None] = of.launch
+    launch: Callable[..., Launch | None] = _module(form).launch
     operands = x, form.panels, form.scale, added[0] if bias else None, outputs[0]
     return launch(*operands, {"x": 0, "bias": 3, "out": len(inputs)}, group=group, activation=activation)
+
+
+def _module(form: Any) -> Any:
+    """What multiplies with a narrow form; raises LibraryError for something else, as changed files of programs have it."""
+    if not isinstance(form, Narrowed):
+        raise LibraryError("a weight is not packed in 8 bits; compile the program again")
+    return quantized if isinstance(form.panels, quantized.PackedWeights) else dequantized
 
 
 #: the functions that programs may call without registering them: of libraries, and packed ones

@@ -141,6 +141,8 @@ def _arguments(
     """The arguments of C; raises LibraryError for arrays that do not fit."""
     check_product(x, packed.shape, group, scale, bias, out)
     k, n = packed.shape
+    if packed.sums.size != n * (-(-k // group) if group else 1):
+        raise LibraryError(f"weights {[k, n]} are not packed for groups of {group} terms; compile the program again")
     dtype = out.dtype.name
     least, most = quantized_range(dtype) if dtype in QUANTIZED else (0, 0)
     args = _Arguments(

@@ -50,7 +50,8 @@ def test_products_are_those_of_what_8_bits_stand_for(case: tuple[int, int, int, 
     assert (np.abs(stored - w) <= half * 1.0001).all()
     given = np.ascontiguousarray(w.T) if right else w
     form = pack(given, right=right, group=group)
-    assert isinstance(form.panels, np.ndarray) and form.panels.nbytes <= -(-n // 48) * 48 * k and form.scale.shape == ((k // group, n) if group else (n,))
+    assert isinstance(form.panels, np.ndarray) and form.panels.nbytes <= -(-n // 48) * 48 * k
+    assert form.scale.shape == ((k // group, n) if group else (n,))
     x = np.random.default_rng(m).standard_normal((m, k)).astype(np.float32)
     out = np.full((m, n), np.nan, np.float32)
     for inputs, packed in (([x, given, form], True), ([x, given], False)):
@@ -156,6 +157,18 @@ def test_what_does_not_fit_is_an_error() -> None:
             with pytest.raises(LibraryError, match="there is no product of"):
                 given = [np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a for a in inputs]
                 call(given, [outs], bias=True, packed=True)
+
+
+def test_another_packed_form_is_an_error() -> None:
+    x, w, out = np.ones((2, 64), np.float32), weights(64, 60), np.empty((2, 60), np.float32)
+    for call in (library, prepare):
+        with pytest.raises(LibraryError, match="a weight is not packed in 8 bits"):
+            call([x, w, dequantized.pack(w.astype(np.int8))], [out], packed=True)
+        with pytest.raises(LibraryError, match="there is no product of"):
+            call([x, w, pack(w, group=32)], [out], packed=True)
+    scale = np.ones((2, 60), np.float32)
+    with pytest.raises(LibraryError, match="are not packed for groups of 32 terms"):
+        quantized.multiply(np.ones((2, 64), np.uint8), quantized.pack(w.astype(np.int8)), scale, None, out, group=32)
 
 
 def made(name: str) -> tuple[Callable[..., Any], Callable[..., Any], list[Any], np.ndarray, dict[str, Any]]:
