@@ -10,6 +10,7 @@ import sys
 from collections.abc import MutableMapping, Sequence
 from typing import Any
 
+import torch
 from torch.utils import _pytree as pytree
 
 from mirage.errors import InputError
@@ -25,77 +26,67 @@ def register_caches() -> None:
         return
     _register(
         module.DynamicCache,
-        lambda cache: _layers(module, cache),
-        _names,
-        lambda values, kinds: _cache(module, values, kinds),
+        lambda cache: _tensors(module, cache),
+        lambda values, names: _cache(module, values, names),
     )
     _register(
         module.EncoderDecoderCache,
         lambda cache: ([getattr(cache, name) for name in _PARTS], list(_PARTS)),
-        list,
         lambda values, _: module.EncoderDecoderCache(*values),
     )
 
 
 _PARTS = ("self_attention_cache", "cross_attention_cache")
-#: the tensors of a layer: keys and values, and of one with a window another one without elements, [n, 0], of which n is how many
-#: tokens there were; a program knows numbers as sizes
-_TENSORS = ("keys", "values", "seen")
 
 
-def _register(kind: type, flatten: Any, names: Any, unflatten: Any) -> None:
+def _register(kind: type, flatten: Any, unflatten: Any) -> None:
     def with_keys(cache: Any) -> tuple[list[Any], list[str]]:
-        values, context = flatten(cache)
-        return [(pytree.MappingKey(n), v) for n, v in zip(names(context), values, strict=True)], context
+        values, names = flatten(cache)
+        return [(pytree.MappingKey(n), v) for n, v in zip(names, values, strict=True)], names
 
     name = f"{kind.__module__}.{kind.__name__}"
     pytree.register_pytree_node(kind, flatten, unflatten, serialized_type_name=name, flatten_with_keys_fn=with_keys)
 
 
-def _layers(module: Any, cache: Any) -> tuple[list[Any], list[str]]:
-    """The tensors of a cache, and the kind of each layer: its window, 0 for none, and how many tensors it has, as "4096.3".
+def _tensors(module: Any, cache: Any) -> tuple[list[Any], list[str]]:
+    """The tensors of a cache, with names such as "keys.3"; a layer with a window of 4096 has "seen.3.4096", too, without
+    elements, [n, 0], of which n is how many tokens there were: programs know numbers as sizes.
 
     Raises InputError for a cache that has more than these.
     """
     values: list[Any] = []
-    kinds: list[str] = []
-    for layer in cache.layers:
+    names: list[str] = []
+    for k, layer in enumerate(cache.layers):
         window = getattr(layer, "sliding_window", 0)
         if type(layer) is not (module.DynamicSlidingWindowLayer if window else module.DynamicLayer):
             raise InputError(f"a cache has a {type(layer).__name__}, which is more than its tensors")
         if getattr(layer, "record_past", False):
             raise InputError("a cache records what it has lost")
-        own = [layer.keys, layer.values] if layer.is_initialized else []
-        if own and window:
-            own.append(layer.keys.new_zeros((layer.cumulative_length, 0)))
-        values += own
-        kinds.append(f"{window}.{len(own)}")
+        if layer.is_initialized:
+            values += [layer.keys, layer.values]
+            names += [f"keys.{k}", f"values.{k}"]
+        if window:
+            values.append(torch.zeros((layer.cumulative_length, 0)))
+            names.append(f"seen.{k}.{window}")
     if getattr(cache, "offloading", False):
         raise InputError("a cache is offloaded")
-    return values, kinds
+    return values, names
 
 
-def _kind(text: str) -> tuple[int, int]:
-    """The window of a layer, and how many tensors it has."""
-    window, _, count = text.partition(".")
-    return int(window), int(count)
-
-
-def _names(kinds: Sequence[str]) -> list[str]:
-    return [f"{name}.{k}" for k, kind in enumerate(kinds) for name in _TENSORS[: _kind(kind)[1]]]
-
-
-def _cache(module: Any, values: Sequence[Any], kinds: Sequence[str]) -> Any:
-    cache, left = module.DynamicCache(), iter(values)
-    for window, count in map(_kind, kinds):
-        layer = module.DynamicSlidingWindowLayer(window) if window else module.DynamicLayer()
-        tensors = dict(zip(_TENSORS, [next(left) for _ in range(count)], strict=False))
-        if tensors:
-            layer.keys, layer.values, layer.is_initialized = tensors["keys"], tensors["values"], True
-            layer.dtype, layer.device = layer.keys.dtype, layer.keys.device
-        if "seen" in tensors:
-            layer.cumulative_length = tensors["seen"].shape[0]
-        cache.layers.append(layer)
+def _cache(module: Any, values: Sequence[Any], names: Sequence[str]) -> Any:
+    cache = module.DynamicCache()
+    windows = {parts[1]: int(parts[2]) for parts in (name.split(".") for name in names) if len(parts) > 2}
+    for name, value in zip(names, values, strict=True):
+        what, number, *_ = name.split(".")
+        while len(cache.layers) <= int(number):
+            window = windows.get(str(len(cache.layers)))
+            cache.layers.append(module.DynamicSlidingWindowLayer(window) if window else module.DynamicLayer())
+        layer = cache.layers[int(number)]
+        if what != "seen":
+            setattr(layer, what, value)
+            layer.dtype, layer.device, layer.is_initialized = value.dtype, value.device, True
+        elif layer.is_initialized:
+            layer.cumulative_length = value.shape[0]
     return cache
 
 

@@ -87,6 +87,13 @@ class Guards:
         return [tuple(int(d) for d in dims) for dims in found]
 
 
+def _without_minus(relation: str, left: Dim, right: Dim) -> SizeGuard:
+    """The same with terms on the side where they are not negative, as sizes are: torch writes `-n > -23`."""
+    terms = sympy.Add.make_args(sympy.expand(left - right))
+    negative = [t for t in terms if t.could_extract_minus_sign()]
+    return SizeGuard(relation, sympy.Add(*(t for t in terms if t not in negative)), sympy.Add(*(-t for t in negative)))
+
+
 def guards_of(tensors: Sequence[Any]) -> Guards:
     """The guards of a program with these fake tensors as its inputs, of `torch.export`.
 
@@ -105,9 +112,12 @@ def guards_of(tensors: Sequence[Any]) -> Guards:
             if part is sympy.true:
                 continue
             try:
-                conditions.append(SizeGuard(_CLASSES[part.func], converted(part.lhs), converted(part.rhs)))
+                condition = _without_minus(_CLASSES[part.func], converted(part.lhs), converted(part.rhs))
             except (KeyError, AttributeError, UnsupportedNode, DimError):
                 exact = True
+                continue
+            if condition.left != condition.right or condition.relation not in ("==", "<=", ">="):
+                conditions.append(condition)
     used = {s for dims in shapes for d in dims for s in symbols_of(d)}
     for s, found in environment.var_to_range.items():
         if str(s) in used:

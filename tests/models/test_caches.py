@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,19 @@ def test_an_empty_cache_is_filled() -> None:
     assert not run.eager
 
 
+@pytest.mark.slow
+def test_an_empty_cache_of_a_sliding_window_is_filled() -> None:
+    eager = made(gemma3)
+    run = mirage.torch.compile(eager, **QUICK, strict=True)
+    ours, theirs = (transformers.DynamicCache(config=eager.config) for _ in range(2))
+    for length in (5, 2, 1):
+        given = ids(2, length)
+        found, wanted = run(input_ids=given, cache=ours), eager(input_ids=given, cache=theirs)
+        torch.testing.assert_close(found.logits, wanted.logits, atol=1e-4, rtol=1e-4)
+        assert [type(a) for a in ours.layers] == [type(a) for a in theirs.layers]
+    assert not run.eager
+
+
 def test_a_cache_that_is_not_returned_is_filled() -> None:
     class Scores(torch.nn.Module):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
@@ -152,12 +165,18 @@ def gemma3() -> Any:
     return transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**{**_SMALL, **layers}, sliding_window=12))
 
 
-@pytest.mark.parametrize("model", [mistral, slow(gemma3)])
-def test_caches_of_sliding_windows(model: Callable[[], Any]) -> None:
+ALL = ((5, *[1] * 12, 3), (17, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("model", "sequences"),
+    [(mistral, ((17, 1, 1),)), *(pytest.param(model, ALL, marks=pytest.mark.slow) for model in (mistral, gemma3))],
+)
+def test_caches_of_sliding_windows(model: Callable[[], Any], sequences: Sequence[Sequence[int]]) -> None:
     """Within the window, across its edge, and beyond it; several tokens at once, and a prompt that is longer than it."""
     eager = made(model)
     run = mirage.torch.compile(eager, **QUICK, strict=True)
-    for lengths in ((5, *[1] * 12, 3), (17, 1, 1)):
+    for lengths in sequences:
         ours = theirs = None
         for length in lengths:
             given = ids(2, length)
@@ -182,8 +201,9 @@ def test_generate_beyond_a_window() -> None:
     assert torch.equal(compiled.generate(given, **how), eager.generate(given, **how)) and not run.eager
 
 
-def test_saved_models_take_and_give_caches(tmp_path: Path) -> None:
-    eager = made(llama)
+@pytest.mark.parametrize("model", [llama, slow(mistral)])
+def test_saved_models_take_and_give_caches(model: Callable[[], Any], tmp_path: Path) -> None:
+    eager = made(model)
     run = mirage.torch.compile(eager, **QUICK)
     prompt, more = ids(2, 5), ids(2, 1)
     run(input_ids=more, cache=run(input_ids=prompt).past_key_values)
