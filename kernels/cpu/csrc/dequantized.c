@@ -11,6 +11,8 @@
 #include "mirage_gemm.h"
 #include "mirage_pool.h"
 
+#include <float.h>
+
 #define PANEL 48 /* columns of a panel of packed weights */
 #define VECTORS (PANEL / MI_W < 3 ? PANEL / MI_W : 3) /* of a row of a block */
 #define COLUMNS (VECTORS * MI_W)
@@ -159,4 +161,69 @@ int mi_dequantized(const dequantized *d, mi_pool_run_fn *run, int n_threads)
     const long panels = (d->n + PANEL - 1) / PANEL, bands = (d->m + BAND - 1) / BAND;
     if (d->k * d->n < SHARED_READ && d->m * d->k * d->n < SHARED_WORK) n_threads = 1;
     return run(cell, &own, panels * bands, n_threads, d->m > FEW ? (size_t)(TERMS(d->m) * PANEL) * sizeof(float) : 0);
+}
+
+/* Weights of float32 that are made bytes, each a scale apart from the next: w[k,n] is at t * w_row + j, or, if it is `transposed`, at
+ * j * w_row + t; byte [t,j] goes to panel j / panel, which has k rows of `panel` columns. */
+typedef struct {
+    const float *w;
+    signed char *to;
+    float *scale; /* [groups, n] */
+    ptrdiff_t k, n, group, panel, w_row;
+    int transposed;
+} narrowing;
+
+/* Vectors of one column, or of one row, from element [t,j] on. */
+MI_INLINE mi_vec weights_at(const narrowing *p, ptrdiff_t t, ptrdiff_t j, int n)
+{
+    return mi_load_n(p->w + (p->transposed ? j * p->w_row + t : t * p->w_row + j), n);
+}
+
+static void narrow_panel(void *args, long index, int thread, void *scratch)
+{
+    (void)thread, (void)scratch;
+    const narrowing *p = args;
+    const ptrdiff_t column = index * PANEL, left = p->n - column, width = left < PANEL ? left : PANEL;
+    signed char *to = p->to + column / p->panel * p->k * p->panel + column % p->panel;
+    const ptrdiff_t across = p->transposed ? 1 : MI_W, along = p->transposed ? MI_W : 1;
+    for (ptrdiff_t t0 = 0, end; t0 < p->k || !t0; t0 = end) {
+        end = t0 + p->group < p->k ? t0 + p->group : p->k;
+        for (ptrdiff_t j = 0; j < width; j += across) {
+            const int columns = p->transposed || width - j > MI_W ? MI_W : (int)(width - j);
+            mi_vec most = {0}, other = {0}, scale;
+            float *own = p->scale + t0 / p->group * p->n + column + j;
+            for (ptrdiff_t t = t0; t < end; t += along) {
+                const int rows = end - t < MI_W ? (int)(end - t) : MI_W;
+                const mi_vec v = weights_at(p, t, column + j, p->transposed ? rows : columns);
+                most = mi_max(most, mi_max(v, -v));
+                other += v - v; /* what is not finite makes NaN of the scale */
+            }
+            if (p->transposed) {
+                const float widest = (mi_hmax(most) + mi_hsum(other)) / 127;
+                *own = widest < FLT_MIN ? FLT_MIN : widest; /* of zeros: it divides */
+                scale = mi_broadcast(*own);
+            } else {
+                scale = (most + other) / 127;
+                scale = mi_select(scale < mi_broadcast(FLT_MIN), mi_broadcast(FLT_MIN), scale);
+                mi_store_n(own, scale, columns);
+            }
+            for (ptrdiff_t t = t0; t < end; t += along) {
+                const int rows = end - t < MI_W ? (int)(end - t) : MI_W, n = p->transposed ? rows : columns;
+                const float whole = 0x1.8p23f; /* floats from here on have no fraction, and the number in their low bits */
+                const mi_ivec bits = (mi_ivec)(weights_at(p, t, column + j, n) / scale + whole);
+                signed char *at = to + t * p->panel + j;
+                for (int i = 0; i < n; i++) at[p->transposed ? i * p->panel : i] = (signed char)bits[i];
+            }
+        }
+        if (end == p->k) break;
+    }
+    for (ptrdiff_t t = 0; t < p->k && p->panel == PANEL; t++) {
+        for (ptrdiff_t j = width; j < PANEL; j++) to[t * PANEL + j] = 0;
+    }
+}
+
+/* By `run`, mi_pool_run; its status. */
+int mi_narrow(narrowing *p, mi_pool_run_fn *run, int n_threads)
+{
+    return run(narrow_panel, p, (p->n + PANEL - 1) / PANEL, n_threads, 0);
 }

@@ -34,13 +34,24 @@ class _Arguments(ctypes.Structure):
     )
 
 
+class _Narrowing(ctypes.Structure):
+    """`narrowing` of dequantized.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("w", "to", "scale")),
+        *((name, ctypes.c_ssize_t) for name in ("k", "n", "group", "panel", "w_row")),
+        ("transposed", ctypes.c_int),
+    )
+
+
 @functools.cache
-def _function() -> Any:
+def _library() -> Any:
     source = (HEADERS / "dequantized.c").read_text(encoding="utf-8")
     parts = product_parts("float32", ("outer",))
-    function = toolchain.load(toolchain.compile(source, name="dequantized", parts=parts)).mi_dequantized
-    function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int], ctypes.c_int
-    return function
+    library = toolchain.load(toolchain.compile(source, name="dequantized", parts=parts))
+    for function in (library.mi_dequantized, library.mi_narrow):
+        function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int], ctypes.c_int
+    return library
 
 
 def empty_panels(k: int, n: int) -> np.ndarray:
@@ -49,20 +60,29 @@ def empty_panels(k: int, n: int) -> np.ndarray:
     return in_large_pages(panels * k * PANEL, np.dtype(np.int8)).reshape(panels, k, PANEL)
 
 
-def fill_panels(panels: np.ndarray, w: np.ndarray) -> None:
-    """Write weights `[k, n]` to the first of these panels, the last of them filled up with zeros."""
+def pack(w: np.ndarray, *, right: Sequence[int] = ()) -> np.ndarray:
+    """Weights `[k, n]` of int8, or `[n, k]` where `right` is (1, 0), as panels, the last of them filled up with zeros."""
+    w = w.T if tuple(right) == (1, 0) else w
+    panels = empty_panels(*w.shape)
     for p, at in enumerate(range(0, w.shape[1], PANEL)):
         part = w[:, at : at + PANEL]
         panels[p, :, : part.shape[1]] = part
         panels[p, :, part.shape[1] :] = 0
-
-
-def pack(w: np.ndarray, *, right: Sequence[int] = ()) -> np.ndarray:
-    """Weights `[k, n]` of int8, or `[n, k]` where `right` is (1, 0), as panels."""
-    w = w.T if tuple(right) == (1, 0) else w
-    panels = empty_panels(*w.shape)
-    fill_panels(panels, w)
     return panels
+
+
+def narrow(w: np.ndarray, transposed: bool, group: int, to: np.ndarray, scale: np.ndarray) -> None:
+    """Make bytes of weights `[k, n]` of float32, or `[n, k]` if they are `transposed`: panels, or `[k, n]`; and their scales
+    `[groups, n]`, of so many terms, or of all. A scale is the largest magnitude over 127.
+
+    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`.
+    """
+    k, n = w.shape[::-1] if transposed else w.shape
+    args = _Narrowing(
+        address(w), address(to), address(scale), k, n, group or max(k, 1), to.shape[-1], w.shape[1], transposed
+    )
+    if n:
+        _library().mi_narrow(ctypes.addressof(args), run_address(), num_threads())
 
 
 def multiply(
@@ -82,7 +102,7 @@ def multiply(
     fit, NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory.
     """
     args = _arguments(x, packed, scale, bias, out, group, activation)
-    if out.size and _function()(ctypes.addressof(args), run_address(), num_threads()):
+    if out.size and _library().mi_dequantized(ctypes.addressof(args), run_address(), num_threads()):
         raise no_memory(args.m)
 
 
@@ -174,8 +194,8 @@ def launch(
         return None
     args = _arguments(x, packed, scale, bias, out, group, activation)
     pointers = tuple((field(args, name), k) for name, k in places.items() if name != "bias" or bias is not None)
-    rows = args.m
-    return Launch(launcher(_function()), ctypes.addressof(args), pointers, lambda _: no_memory(rows), (args, packed, scale))
+    run, rows = launcher(_library().mi_dequantized), args.m
+    return Launch(run, ctypes.addressof(args), pointers, lambda _: no_memory(rows), (args, packed, scale))
 
 
 #: the functions that programs may call without registering them: of libraries, and packed ones

@@ -18,9 +18,6 @@ from mirage.kernels.cpu.launch import dequantized, quantized
 from mirage.kernels.cpu.launch.memory import aligned
 from mirage.kernels.cpu.launch.rounds import Launch
 
-#: columns of a weight that are made narrow at a time: a few MiB of memory beside the weight
-_COLUMNS = 8 * dequantized.PANEL
-
 
 @dataclass(frozen=True)
 class Narrowed:
@@ -35,26 +32,20 @@ class Narrowed:
 def pack(w: np.ndarray, *, right: Sequence[int] = (), group: int = 0, dynamic: bool = False) -> Narrowed:
     """The narrow form of a weight `[k, n]` of float32, or `[n, k]` where `right` is (1, 0); a `group` divides k.
 
-    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile` if it is `dynamic`.
+    What is not finite makes its column NaN, as its scale is. Raises LibraryError for what is no such weight, NoCompilerError,
+    CompilerError and UnsafeCacheError as `toolchain.compile`.
     """
-    w = w.T if tuple(right) == (1, 0) else w
-    k, n = w.shape
+    transposed = tuple(right) == (1, 0)
+    w = np.ascontiguousarray(w, np.float32)
+    if w.ndim != 2:
+        raise LibraryError(f"weights {list(w.shape)} are no matrix; compile the program again")
+    k, n = w.shape[::-1] if transposed else w.shape
+    if group < 0 or (group and k % group):
+        raise LibraryError(f"weights {list(w.shape)} have no groups of {group} terms; compile the program again")
     groups = k // group if group else 1
     panels = np.empty((k, n), np.int8) if dynamic else dequantized.empty_panels(k, n)
     scale = aligned(groups * n, np.dtype(np.float32)).reshape(groups, n)
-    for at in range(0, n, _COLUMNS):
-        part = np.ascontiguousarray(w[:, at : at + _COLUMNS], np.float32)
-        parts = part.reshape(groups, group or k, part.shape[1])
-        # a column of zeros has none that may divide
-        own = np.maximum(np.abs(parts).max(1, initial=0) / np.float32(127), np.finfo(np.float32).tiny)
-        scale[:, at : at + _COLUMNS] = own
-        with np.errstate(invalid="ignore"):
-            # what is not finite makes its column NaN, as its scale is
-            whole = np.rint(parts / own[:, None]).astype(np.int8).reshape(part.shape)
-        if dynamic:
-            panels[:, at : at + _COLUMNS] = whole
-        else:
-            dequantized.fill_panels(panels[at // dequantized.PANEL :], whole)
+    dequantized.narrow(w, transposed, group, panels, scale)
     return Narrowed(quantized.pack(panels, group=group) if dynamic else panels, scale if group else scale[0])
 
 

@@ -29,6 +29,34 @@ static void check(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, ptrdiff_t group, int ki
     while (n_rooms) free(rooms[--n_rooms]);
 }
 
+/* Weights of float32 as bytes, in panels and as they lie. */
+static void check_narrow(ptrdiff_t k, ptrdiff_t n, ptrdiff_t group, int transposed, int in_panels, int threads)
+{
+    const ptrdiff_t groups = (k + group - 1) / group, panel = in_panels ? PANEL : n, panels = (n + panel - 1) / panel;
+    const ptrdiff_t bytes = panels * k * panel, rounded = (bytes + 3) / 4;
+    float *w = room(k * n), *scale = room(groups * n);
+    signed char *to = (signed char *)room(rounded) + rounded * 4 - bytes;
+    narrowing p = {w, to, scale, k, n, group, panel, transposed ? k : n, transposed};
+    must(!mi_narrow(&p, mi_pool_run, threads), "no memory");
+    for (ptrdiff_t j = 0; j < panels * panel; j++) {
+        for (ptrdiff_t t = 0; t < k; t++) {
+            const signed char found = to[(j / panel * k + t) * panel + j % panel];
+            const ptrdiff_t first = t / group * group, last = first + group < k ? first + group : k;
+            float most = 0;
+            for (ptrdiff_t s = first; j < n && s < last; s++) {
+                const float v = __builtin_fabsf(w[transposed ? j * k + s : s * n + j]);
+                most = v > most ? v : most;
+            }
+            const volatile float wanted = most / 127 < FLT_MIN ? FLT_MIN : most / 127;
+            const float own = j < n ? w[transposed ? j * k + t : t * n + j] : 0;
+            const volatile float share = own / wanted;
+            must(j >= n || scale[t / group * n + j] == wanted, "a wrong scale");
+            must(found == (signed char)__builtin_rintf(share), "a wrong byte");
+        }
+    }
+    while (n_rooms) free(rooms[--n_rooms]);
+}
+
 int main(int argc, char **argv)
 {
     const int threads = argc > 1 ? atoi(argv[1]) : 1;
@@ -42,7 +70,10 @@ int main(int argc, char **argv)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const ptrdiff_t *c = cases[i];
-        for (int kind = 0; kind < 4; kind++) check(c[0], c[1], c[2], c[3], kind, threads);
+        for (int kind = 0; kind < 4; kind++) {
+            check(c[0], c[1], c[2], c[3], kind, threads);
+            check_narrow(c[1], c[2], c[3], kind & 1, kind >> 1, threads);
+        }
     }
     return 0;
 }

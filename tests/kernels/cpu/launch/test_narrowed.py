@@ -159,6 +159,12 @@ def test_what_does_not_fit_is_an_error() -> None:
                 call(given, [outs], bias=True, packed=True)
 
 
+@pytest.mark.parametrize(("shape", "group"), [((64, 60), 7), ((64, 60), -4), ((64,), 0), ((2, 64, 60), 0)])
+def test_weights_without_such_groups_are_an_error(shape: tuple[int, ...], group: int) -> None:
+    with pytest.raises(LibraryError, match=r"have no groups of|are no matrix"):
+        pack(np.ones(shape, np.float32), group=group)
+
+
 def test_another_packed_form_is_an_error() -> None:
     x, w, out = np.ones((2, 64), np.float32), weights(64, 60), np.empty((2, 60), np.float32)
     for call in (library, prepare):
