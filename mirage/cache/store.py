@@ -179,6 +179,10 @@ class ResultStore:
             if (record := self._database.find(key)) is not None:
                 yield record
 
+    def settle(self) -> None:
+        """Wait until reads are counted, which a thread does: nothing writes to the database by itself then: its files may go."""
+        self._database.reads.wait()
+
     def sound_records(self) -> Iterator[Record]:
         """Every sound record, by key; others are left out with a CorruptRecordWarning."""
         return sound(self.records())

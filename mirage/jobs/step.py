@@ -43,7 +43,11 @@ def run_step(text: str) -> str:
         store = ResultStore(f"sqlite:///{Path(folder)}/results.sqlite")
         store.add(asked.records)
         start = time.perf_counter()
-        done = _search(asked, store) if asked.kind == "search" else _tune(asked, store)
+        try:
+            done = _search(asked, store) if asked.kind == "search" else _tune(asked, store)
+        finally:
+            # the folder goes with its file
+            store.settle()
         given = {r.key: r.payload_sha256 for r in asked.records}
         records = list(store.sound_records())
         found = Done(

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,25 @@ def test_reads_are_counted(store: ResultStore, now: Now) -> None:
     assert store.uses()[KEYS[0]] == uses.Use(2, now.seconds, 3)
     store.discard(KEYS[0])
     assert KEYS[0] not in store.uses()
+
+
+def test_nothing_is_written_once_reads_are_counted(store: ResultStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever removes a store's file would find it there again."""
+    whole, begun, go = uses.touch, threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    def slow(connection: Any, key: str) -> None:
+        begun.set()
+        assert go.wait(60)
+        whole(connection, key)
+        ended.append(key)
+
+    monkeypatch.setattr(uses, "touch", slow)
+    store.get(KEYS[0])
+    assert begun.wait(60) and not ended
+    threading.Timer(0.05, go.set).start()
+    store.settle()
+    assert ended == [KEYS[0]]
 
 
 def test_what_was_used_longest_ago_goes_first(store: ResultStore) -> None:
