@@ -49,7 +49,7 @@ static void check_batch(
     const ptrdiff_t count = a * b * m * n;
     float *x = room(a * b * m * k), *w = room(b * k * n), *added = room(count), *out = room(count);
     products p = matrices(x, w, out, m, k, n, transposed);
-    p.out_row = b * n, p.dims = 2, p.resident = resident, p.relu = 1, p.added = added, p.whole = 1;
+    p.out_row = b * n, p.dims = 2, p.resident = resident, p.activation = RELU, p.added = added, p.whole = 1;
     p.sizes[0] = a, p.x_step[0] = b * m * k, p.out_step[0] = m * b * n;
     p.sizes[1] = b, p.x_step[1] = m * k, p.w_step[1] = k * n, p.out_step[1] = n;
     if (!transposed) p.x_row = 1, p.x_term = m;
