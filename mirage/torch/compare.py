@@ -93,9 +93,11 @@ def _differ(a: Any, b: Any, narrow: bool) -> str | None:
         return None if same else f"is {a!r}, the model's {b!r}"
     if a.dtype != b.dtype or a.shape != b.shape:
         return f"is {a.dtype} of shape {list(a.shape)}, the model's {b.dtype} of shape {list(b.shape)}"
+    if not b.numel():
+        return None
     share = _SHARE.get(b.dtype)
-    if not b.numel() or (narrow and share is None):
-        # the largest element may be another one
+    if share is None and narrow:
+        # whole numbers, such as the place of the largest element, may be others
         return None
     if share is None:
         return None if torch.equal(a, b) else f"differs in {int((a != b).sum())} of {b.numel()} elements"

@@ -186,7 +186,8 @@ static void narrow_panel(void *args, long index, int thread, void *scratch)
     const ptrdiff_t column = index * PANEL, left = p->n - column, width = left < PANEL ? left : PANEL;
     signed char *to = p->to + column / p->panel * p->k * p->panel + column % p->panel;
     const ptrdiff_t across = p->transposed ? 1 : MI_W, along = p->transposed ? MI_W : 1;
-    for (ptrdiff_t t0 = 0, end; t0 < p->k || !t0; t0 = end) {
+    ptrdiff_t t0 = 0, end;
+    do {
         end = t0 + p->group < p->k ? t0 + p->group : p->k;
         for (ptrdiff_t j = 0; j < width; j += across) {
             const int columns = p->transposed || width - j > MI_W ? MI_W : (int)(width - j);
@@ -215,8 +216,8 @@ static void narrow_panel(void *args, long index, int thread, void *scratch)
                 for (int i = 0; i < n; i++) at[p->transposed ? i * p->panel : i] = (signed char)bits[i];
             }
         }
-        if (end == p->k) break;
-    }
+        t0 = end;
+    } while (end < p->k);
     for (ptrdiff_t t = 0; t < p->k && p->panel == PANEL; t++) {
         for (ptrdiff_t j = width; j < PANEL; j++) to[t * PANEL + j] = 0;
     }

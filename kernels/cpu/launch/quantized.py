@@ -54,12 +54,17 @@ class PackedWeights:
     wide: bool = False
 
 
+def _scales(k: int, n: int, group: int) -> int:
+    """How many scales weights `[k, n]` have: one for each column, or for each `group` of its terms."""
+    return n * (-(-k // group) if group else 1)
+
+
 def check_product(
     x: np.ndarray, shape: tuple[int, int], group: int, scale: np.ndarray, bias: np.ndarray | None, out: np.ndarray
 ) -> None:
     """Raises LibraryError where the arrays of a product with weights of that shape, `[k, n]`, do not fit."""
     k, n = shape
-    scales = n * (-(-k // group) if group else 1)
+    scales = _scales(k, n, group)
     fits = x.shape[-1:] == (k,) and out.shape == (*x.shape[:-1], n) and scale.size == scales
     if not fits or (bias is not None and bias.size != n):
         shapes = f"{list(x.shape)} with weights {list(shape)} as {list(out.shape)}, with {scale.size} scales"
@@ -141,7 +146,7 @@ def _arguments(
     """The arguments of C; raises LibraryError for arrays that do not fit."""
     check_product(x, packed.shape, group, scale, bias, out)
     k, n = packed.shape
-    if packed.sums.size != n * (-(-k // group) if group else 1):
+    if packed.sums.size != _scales(k, n, group):
         raise LibraryError(f"weights {[k, n]} are not packed for groups of {group} terms; compile the program again")
     dtype = out.dtype.name
     least, most = quantized_range(dtype) if dtype in QUANTIZED else (0, 0)
