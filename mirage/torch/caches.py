@@ -6,8 +6,10 @@ has in eager mode, and is the one in the result where the model returned it.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import MutableMapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,13 +24,10 @@ _MODULE = "transformers.cache_utils"
 def register_caches() -> None:
     """Make pytrees of the classes of caches, where `transformers` is imported and nobody has."""
     module = sys.modules.get(_MODULE)
-    if module is None or module.DynamicCache in pytree.SUPPORTED_NODES:
+    if module is None or module.EncoderDecoderCache in pytree.SUPPORTED_NODES:
         return
-    _register(
-        module.DynamicCache,
-        lambda cache: _tensors(module, cache),
-        lambda values, names: _cache(module, values, names),
-    )
+    for static, name in enumerate(_NAMES):
+        _register(getattr(module, name), partial(_tensors, module, bool(static)), partial(_cache, module, bool(static)))
     _register(
         module.EncoderDecoderCache,
         lambda cache: ([getattr(cache, name) for name in _PARTS], list(_PARTS)),
@@ -36,10 +35,19 @@ def register_caches() -> None:
     )
 
 
+#: the classes: of caches that grow, and of static ones, whose tensors keep their sizes and are written to
+_NAMES = ("DynamicCache", "StaticCache")
+#: what layers of static caches are made with
+_OF_STATIC_LAYERS = ("max_cache_len", "_is_croppable")
 _PARTS = ("self_attention_cache", "cross_attention_cache")
+#: names of the tensors of a cache, see `_tensors`
+_TENSOR = re.compile(r"(keys|values|seen|length|room)\.(\d{1,4})(?:\.(\d{1,9}))?")
 
 
 def _register(kind: type, flatten: Any, unflatten: Any) -> None:
+    if kind in pytree.SUPPORTED_NODES:
+        return
+
     def with_keys(cache: Any) -> tuple[list[Any], list[str]]:
         values, names = flatten(cache)
         return [(pytree.MappingKey(n), v) for n, v in zip(names, values, strict=True)], names
@@ -48,52 +56,100 @@ def _register(kind: type, flatten: Any, unflatten: Any) -> None:
     pytree.register_pytree_node(kind, flatten, unflatten, serialized_type_name=name, flatten_with_keys_fn=with_keys)
 
 
-def _tensors(module: Any, cache: Any) -> tuple[list[Any], list[str]]:
-    """The tensors of a cache, with names such as "keys.3"; a layer with a window of 4096 has "seen.3.4096", too, without
-    elements, [n, 0], of which n is how many tokens there were: programs know numbers as sizes.
+def _tensors(module: Any, static: bool, cache: Any) -> tuple[list[Any], list[str]]:
+    """The tensors of a cache, with names such as "keys.3".
 
-    Raises InputError for a cache that has more than these.
+    A layer with a window of 4096 has "seen.3.4096", too, without elements, [n, 0], of which n is how many tokens there were:
+    programs know numbers as sizes. One of a static cache has "length.3", and, before its first call, "room.3", [n, 0], with room
+    for n tokens. Raises InputError for a cache that has more than these.
     """
     values: list[Any] = []
     names: list[str] = []
     for k, layer in enumerate(cache.layers):
-        window = getattr(layer, "sliding_window", 0)
-        if type(layer) is not (module.DynamicSlidingWindowLayer if window else module.DynamicLayer):
+        sliding = getattr(layer, "is_sliding", False)
+        if type(layer) is not _class(module, static, sliding):
             raise InputError(f"a cache has a {type(layer).__name__}, which is more than its tensors")
         if getattr(layer, "record_past", False):
             raise InputError("a cache records what it has lost")
         if layer.is_initialized:
             values += [layer.keys, layer.values]
             names += [f"keys.{k}", f"values.{k}"]
-        if window:
-            values.append(torch.zeros((layer.cumulative_length, 0)))
-            names.append(f"seen.{k}.{window}")
+        if static:
+            values.append(layer.cumulative_length)
+            names.append(f"length.{k}")
+            if not layer.is_initialized:
+                values.append(torch.zeros((layer.max_cache_len, 0)))
+                names.append(f"room.{k}")
+        if sliding:
+            values.append(torch.zeros((layer.cumulative_length_int if static else layer.cumulative_length, 0)))
+            names.append(f"seen.{k}" if static else f"seen.{k}.{layer.sliding_window}")
     if getattr(cache, "offloading", False):
         raise InputError("a cache is offloaded")
     return values, names
 
 
-def _cache(module: Any, values: Sequence[Any], names: Sequence[str]) -> Any:
-    cache = module.DynamicCache()
-    windows = {parts[1]: int(parts[2]) for parts in (name.split(".") for name in names) if len(parts) > 2}
+def _class(module: Any, static: bool, sliding: bool) -> Any:
+    return getattr(module, f"{'Static' if static else 'Dynamic'}{'SlidingWindow' if sliding else ''}Layer")
+
+
+def _cache(module: Any, static: bool, values: Sequence[Any], names: Sequence[str]) -> Any:
+    """A cache of such tensors; raises InputError for names that none has, as a changed file may."""
+    found: dict[int, dict[str, Any]] = {}
     for name, value in zip(names, values, strict=True):
-        what, number, *_ = name.split(".")
-        while len(cache.layers) <= int(number):
-            window = windows.get(str(len(cache.layers)))
-            cache.layers.append(module.DynamicSlidingWindowLayer(window) if window else module.DynamicLayer())
-        layer = cache.layers[int(number)]
-        if what != "seen":
-            setattr(layer, what, value)
-            layer.dtype, layer.device, layer.is_initialized = value.dtype, value.device, True
-        elif layer.is_initialized:
-            layer.cumulative_length = value.shape[0]
+        parts = _TENSOR.fullmatch(name)
+        if parts is None:
+            raise InputError(f"a cache of keys and values has no tensor {name[:40]!r}")
+        tensors = found.setdefault(int(parts[2]), {})
+        tensors[parts[1]] = value
+        if parts[3] is not None:
+            tensors["window"] = int(parts[3])
+    kind = getattr(module, _NAMES[static])
+    cache = kind.__new__(kind)
+    module.Cache.__init__(cache, **{"layers": []} if static else {"layer_class_to_replicate": module.DynamicLayer})
+    layer = _static_layer if static else _dynamic_layer
+    try:
+        cache.layers += [layer(module, found.get(k, {})) for k in range(max(found, default=-1) + 1)]
+    except KeyError as e:
+        raise InputError(f"a cache of keys and values has a layer without {e}") from None
     return cache
+
+
+def _dynamic_layer(module: Any, tensors: Mapping[str, Any]) -> Any:
+    sliding = "seen" in tensors
+    layer = _class(module, False, sliding)(**{"sliding_window": tensors["window"]} if sliding else {})
+    if "keys" in tensors:
+        _fill(layer, tensors)
+        if sliding:
+            layer.cumulative_length = tensors["seen"].shape[0]
+    return layer
+
+
+def _static_layer(module: Any, tensors: Mapping[str, Any]) -> Any:
+    sliding = "seen" in tensors
+    room = tensors["keys"].shape[2] if "keys" in tensors else tensors["room"].shape[0]
+    layer = _class(module, True, sliding)(room, **{"sliding_window": room} if sliding else {})
+    layer.cumulative_length = tensors["length"]
+    if sliding:
+        layer.cumulative_length_int = tensors["seen"].shape[0]
+    if "keys" in tensors:
+        _fill(layer, tensors)
+        layer.batch_size, layer.num_heads, _, layer.k_head_dim = layer.keys.shape
+        layer.v_head_dim = layer.values.shape[-1]
+    return layer
+
+
+def _fill(layer: Any, tensors: Mapping[str, Any]) -> None:
+    layer.keys, layer.values = tensors["keys"], tensors["values"]
+    layer.dtype, layer.device, layer.is_initialized = layer.keys.dtype, layer.keys.device, True
 
 
 def caches_in(values: Sequence[Any]) -> list[Any]:
     """Those of some arguments that are caches."""
     module = sys.modules.get(_MODULE)
-    return [] if module is None else [v for v in values if type(v) in (module.DynamicCache, module.EncoderDecoderCache)]
+    if module is None:
+        return []
+    kinds = (*(getattr(module, name) for name in _NAMES), module.EncoderDecoderCache)
+    return [v for v in values if type(v) in kinds]
 
 
 def places(caches: Sequence[Any], result: Any) -> tuple[str, ...]:
@@ -127,5 +183,9 @@ def _take(cache: Any, other: Any) -> None:
         for part in _PARTS:
             _take(getattr(cache, part), getattr(other, part))
         cache.is_updated = other.is_updated
+    elif type(cache).__name__ == _NAMES[True]:
+        # its layers keep their room, and the tensors that they have
+        for layer, new in zip(cache.layers, other.layers, strict=True):
+            vars(layer).update({n: v for n, v in vars(new).items() if n not in _OF_STATIC_LAYERS})
     else:
         cache.layers = other.layers

@@ -29,9 +29,8 @@ from mirage.torch.guards import LEAST, Guards, Range, Shape, guards_of, hints
 from mirage.torch.log import FALLBACKS
 from mirage.torch.program import Bounds, Layout, Program, Unflatten
 from mirage.torch.weights import Weights
+from mirage.torch.writes import with_writes
 
-#: kinds of outputs of an exported graph that are written back
-_WRITTEN = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 #: where code is that no user wrote
 _NOT_THE_USERS = (*(str(Path(inspect.getfile(module)).parent) + os.sep for module in (torch, contextlib, errors)), "<")
 
@@ -63,8 +62,9 @@ class Call(torch.nn.Module):  # type: ignore[misc]
         leaves, self._spec = pytree.tree_flatten((tuple(args), ordered(kwargs)))
         self._leaves = [None if isinstance(x, torch.Tensor) else x for x in leaves]
         self._places = [k for k, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
-        #: where the result has the caches among the arguments: `places`, in an object, as torch takes attributes of modules back
-        self.caches = SimpleNamespace(places=())
+        #: where the result has the caches among the arguments, `places`, and for each of its parts which tensor of the call it is,
+        #: `tensors`, None if none: in an object, as torch takes attributes of modules back
+        self.found = SimpleNamespace(places=(), tensors=())
 
     def forward(self, *tensors: Any) -> Any:
         return self.with_tensors(tensors)
@@ -77,9 +77,12 @@ class Call(torch.nn.Module):  # type: ignore[misc]
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         result = self.model(*args, **kwargs)
         caches = caches_in([*args, *kwargs.values()])
-        self.caches.places = places(caches, result)
-        others = [cache for cache, place in zip(caches, self.caches.places, strict=True) if not place]
-        return (result, others) if others else result
+        self.found.places = places(caches, result)
+        others = [cache for cache, place in zip(caches, self.found.places, strict=True) if not place]
+        found = (result, others) if others else result
+        numbers = {id(t): k for k, t in enumerate(tensors)}
+        self.found.tensors = tuple(numbers.get(id(x)) for x in pytree.tree_leaves(found))
+        return found
 
 
 def export(call: Call, tensors: Sequence[Any], dynamic: bool = True) -> Any:
@@ -158,16 +161,13 @@ def program_of(
     `options` as of `mirage.compile`. Raises UnsupportedNode, which lists all nodes that cannot be imported with their lines.
     """
     begun = time.perf_counter()
-    imported = import_graph(exported.graph_module)
     signature = exported.graph_signature
     written_buffers = {*signature.buffers_to_mutate.values(), *getattr(signature, "parameters_to_mutate", {}).values()}
     weights: dict[int, tuple[str | None, Any]] = {}
     state: dict[int, tuple[str | None, Any]] = {}
     given: list[int] = []
-    positions: dict[str, int] = {}
     placeholders = [n for n in exported.graph.nodes if n.op == "placeholder"]
     for k, (spec, node) in enumerate(zip(signature.input_specs, placeholders, strict=True)):
-        positions[spec.target or node.name] = positions[node.name] = k
         if spec.kind.name == "USER_INPUT":
             if isinstance(node.meta.get("val"), torch.Tensor):
                 given.append(k)
@@ -178,7 +178,10 @@ def program_of(
             raise UnsupportedNode(f"the model has an input of its own, {spec.target}, that is a {type(value).__name__}")
         (state if spec.target in written_buffers else weights)[k] = spec.target, value
     given = [given[k] for k in order] if order else given
-    written = tuple(positions[s.target] for s in signature.output_specs if s.kind.name in _WRITTEN)
+    found = model.found if isinstance(model, Call) else SimpleNamespace(places=(), tensors=())
+    returned = [None if k is None else placeholders[given[k]].name for k in found.tensors]
+    graph_module, written = with_writes(exported, returned)
+    imported = import_graph(graph_module)
     guards = guards_of([placeholders[k].meta["val"] for k in given])
     begun_compilation = time.perf_counter()
     ranges = bounds_of(guards, names, bounds or {}, imported.module)
@@ -189,9 +192,8 @@ def program_of(
     seconds = {"import": begun_compilation - begun, "compile": time.perf_counter() - begun_compilation}
     random = any(_draws(n) for n in exported.graph.nodes)
     narrow = options.get("weights", FLOAT32) != FLOAT32
-    caches = model.caches.places if isinstance(model, Call) else ()
     return Program(
-        graph, Layout(len(placeholders), tuple(weights), tuple(state), tuple(given), written, caches), guards,
+        graph, Layout(len(placeholders), tuple(weights), tuple(state), tuple(given), written, found.places), guards,
         Weights(model, list(weights.values())), Weights(model, list(state.values())),
         Unflatten(exported.call_spec.out_spec), tuple(names), ranges, random, narrow, seconds,
     )  # fmt: skip

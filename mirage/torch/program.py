@@ -28,9 +28,9 @@ class Layout:
     """Where inputs and outputs of a graph belong.
 
     Of the `inputs` of the graph, `weights` are positions of those that stay the same between calls, `state` of those that the
-    program writes to and that are not given in a call, `given` of the tensors of a call, in order. `written` says which input an
-    output is written back to, of the first ones; the others are the leaves of what the call gives. `caches` are the places in the
-    result of the caches that a call is given, see `mirage.torch.caches.places`.
+    program writes to and that are not given in a call, `given` of the tensors of a call, in order; `written` are those of all
+    that it writes to. `caches` are the places in the result of the caches that a call is given, see
+    `mirage.torch.caches.places`.
     """
 
     inputs: int
@@ -119,10 +119,11 @@ class Program:
                 inputs[at] = t
         self.calls += 1
         outputs = self._run(inputs)
-        for at, value in zip(self._written, outputs, strict=False):
-            with torch.no_grad():
-                inputs[at].copy_(value)
-        return self.unflatten(outputs[len(self._written) :])
+        if self._written:
+            # torch does not see what is written to its memory, and others ask it whether a tensor is what it was
+            written = (inputs[at] for at in self._written)
+            torch.autograd.graph.increment_version([t for t in written if not t.is_inference()])
+        return self.unflatten(outputs)
 
     def finished(self, result: Any, caches: Sequence[Any]) -> Any:
         """What a caller gets for the result of a call, with the caches that he passed brought up to date."""

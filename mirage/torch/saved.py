@@ -202,7 +202,7 @@ def _check(imported: Imported, graph: CompiledGraph, layout: Layout, leaves: int
         and set(imported.inputs) <= set(every)
         and len(main.parameters) == len(imported.inputs) + len(imported.attributes)
         and [p.name for p in main.parameters] == list(graph.executable.parameters)
-        and len(imported.outputs) == len(layout.written) + leaves
+        and len(imported.outputs) == leaves
         and all(k in {*layout.state, *layout.given} for k in layout.written)
         and all(
             0 <= o < results if isinstance(o, int) else o.position is None or o.position in every for o in imported.outputs
