@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, TypeAlias
 
 import sympy
@@ -12,6 +13,7 @@ import sympy
 from mirage.errors import DimError, UnsupportedNode
 from mirage.frontends.aten.types import converted, dim_of
 from mirage.ir.codec import one_of
+from mirage.ir.dim_values import value_at
 from mirage.ir.dims import Dim, dim_text, solve, substitute, symbols_of
 
 Shape: TypeAlias = tuple[int, ...]
@@ -45,9 +47,10 @@ class SizeGuard:
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether it does at these sizes; False where a size that it needs is unknown."""
-        known = {name: sympy.Integer(n) for name, n in sizes.items()}
-        left, right = (substitute(d, known) for d in (self.left, self.right))
-        return bool(left.is_Integer and right.is_Integer and _RELATIONS[self.relation](int(left), int(right)))
+        try:
+            return _RELATIONS[self.relation](value_at(self.left, sizes), value_at(self.right, sizes))
+        except DimError:
+            return False
 
     def __str__(self) -> str:
         return f"{dim_text(self.left)} {self.relation} {dim_text(self.right)}"
@@ -70,13 +73,23 @@ class Guards:
             return None
         if [len(s) for s in shapes] != [len(s) for s in self.shapes]:
             return None
-        pairs = [(d, n) for dims, shape in zip(self.shapes, shapes, strict=True) for d, n in zip(dims, shape, strict=True)]
-        sizes = {d.name: n for d, n in pairs if d.is_Symbol}
-        for d, n in pairs:
-            if len(symbols_of(d) - sizes.keys()) == 1 and (found := solve(d, n, sizes)) is not None:
+        sizes: dict[str, int] = {}
+        symbols, others = self._dims
+        for t, k, name in symbols:
+            n = shapes[t][k]
+            if sizes.setdefault(name, n) != n:
+                return None
+        for t, k, d in others:
+            if len(symbols_of(d) - sizes.keys()) == 1 and (found := solve(d, shapes[t][k], sizes)) is not None:
                 sizes[found[0]] = found[1]
-        wanted = [SizeGuard("==", d, sympy.Integer(n)) for d, n in pairs]
+        wanted = (SizeGuard("==", d, sympy.Integer(shapes[t][k])) for t, k, d in others)
         return sizes if all(g.holds(sizes) for g in (*wanted, *self.conditions)) else None
+
+    @cached_property
+    def _dims(self) -> tuple[list[tuple[int, int, str]], list[tuple[int, int, Dim]]]:
+        """The number of a tensor and of a dim: with its name for each that is a symbol, and with the dim for all others."""
+        places = [(t, k, d) for t, dims in enumerate(self.shapes) for k, d in enumerate(dims)]
+        return [(t, k, d.name) for t, k, d in places if d.is_Symbol], [p for p in places if not p[2].is_Symbol]
 
     def shapes_at(self, sizes: Mapping[str, int]) -> list[Shape] | None:
         """The shapes at these sizes of the symbols; None where there are none."""

@@ -44,6 +44,10 @@ def slow(model: Callable[[], Any]) -> Any:
     return pytest.param(model, marks=pytest.mark.slow)
 
 
+def slow_pair(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def made(model: Callable[[], Any]) -> Any:
     torch.manual_seed(0)
     return model().eval()
@@ -191,6 +195,45 @@ def test_caches_of_sliding_windows(model: Callable[[], Any], sequences: Sequence
     assert not run.eager and len(run.programs) <= 10
 
 
+@pytest.mark.parametrize("model", [llama, *map(slow, (gpt2, mistral, gemma3))])
+def test_static_caches_are_written_in_place(model: Callable[[], Any]) -> None:
+    """With room for more tokens than the window has, and for fewer; from the first token on, and from a prompt."""
+    eager = made(model)
+    run = mirage.torch.compile(eager, **QUICK, strict=True)
+    for room, lengths in ((24, (5, *[1] * 12, 3)), (9, (4, 1, 2))):
+        ours, theirs = (transformers.StaticCache(config=eager.config, max_cache_len=room) for _ in range(2))
+        memory = None
+        for length in lengths:
+            given = ids(2, length)
+            found, wanted = run(input_ids=given, cache=ours), eager(input_ids=given, cache=theirs)
+            torch.testing.assert_close(found.logits, wanted.logits, atol=1e-4, rtol=1e-4)
+            assert found.past_key_values is ours
+            for a, b in zip(ours.layers, theirs.layers, strict=True):
+                assert type(a) is type(b) and int(a.get_seq_length()) == int(b.get_seq_length())
+                assert a.max_cache_len == b.max_cache_len and a.is_croppable == b.is_croppable
+                torch.testing.assert_close(a.keys, b.keys, atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(a.values, b.values, atol=1e-4, rtol=1e-4)
+            before, memory = memory, [layer.keys.data_ptr() for layer in ours.layers]
+            assert before in (None, memory)
+    assert not run.eager
+    if model in (llama, gpt2):
+        # one for prompts, one for tokens
+        assert len(run.programs) == 2
+        assert "scatter_" in str(run.programs[1].graph.executable.program)
+
+
+@pytest.mark.slow
+def test_generate_with_a_static_cache() -> None:
+    eager = made(llama)
+    compiled = copy.deepcopy(eager)
+    compiled.forward = run = mirage.torch.compile(compiled.forward, **QUICK)
+    for length in (5, 3):
+        given = ids(2, length)
+        how = {"attention_mask": torch.ones_like(given), "max_new_tokens": 64, "do_sample": False, "cache_implementation": "static"}
+        assert torch.equal(compiled.generate(given, **how), eager.generate(given, **how))
+    assert not run.eager and len(run.programs) == 2
+
+
 @pytest.mark.slow
 def test_generate_beyond_a_window() -> None:
     eager = made(mistral)
@@ -201,15 +244,24 @@ def test_generate_beyond_a_window() -> None:
     assert torch.equal(compiled.generate(given, **how), eager.generate(given, **how)) and not run.eager
 
 
-@pytest.mark.parametrize("model", [llama, slow(mistral)])
-def test_saved_models_take_and_give_caches(model: Callable[[], Any], tmp_path: Path) -> None:
+def grown(config: Any) -> Any:
+    return None
+
+
+def static(config: Any) -> Any:
+    return transformers.StaticCache(config=config, max_cache_len=16)
+
+
+@pytest.mark.parametrize(("model", "empty"), [(llama, grown), slow_pair(llama, static), slow_pair(mistral, grown)])
+def test_saved_models_take_and_give_caches(model: Callable[[], Any], empty: Callable[[Any], Any], tmp_path: Path) -> None:
     eager = made(model)
     run = mirage.torch.compile(eager, **QUICK)
     prompt, more = ids(2, 5), ids(2, 1)
-    run(input_ids=more, cache=run(input_ids=prompt).past_key_values)
+    run(input_ids=more, cache=run(input_ids=prompt, cache=empty(eager.config)).past_key_values)
     run.save(tmp_path / "llama.mirage")
     again = mirage.torch.load(tmp_path / "llama.mirage")
-    cache, wanted = again(input_ids=prompt).past_key_values, eager(input_ids=prompt).past_key_values
+    cache = again(input_ids=prompt, cache=empty(eager.config)).past_key_values
+    wanted = eager(input_ids=prompt, cache=empty(eager.config)).past_key_values
     for _ in range(3):
         found = again(input_ids=more, cache=cache)
         torch.testing.assert_close(found.logits, eager(input_ids=more, cache=wanted).logits, atol=1e-4, rtol=1e-4)
@@ -231,3 +283,22 @@ def test_where_results_have_caches() -> None:
         c.layers = [layer]
         with pytest.raises(InputError, match=why):
             torch.utils._pytree.tree_flatten(c)
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "why"),
+    [
+        ("DynamicCache", ["keys.99999"], "has no tensor 'keys.99999'"),
+        ("DynamicCache", ["update.0"], "has no tensor 'update.0'"),
+        ("DynamicCache", ["keys.0"], "without 'values'"),
+        ("DynamicCache", ["seen.0"], "without 'window'"),
+        ("StaticCache", ["length.0"], "without 'room'"),
+    ],
+)
+def test_tensors_that_no_cache_has(kind: str, names: list[str], why: str) -> None:
+    """As a changed file may have them."""
+    register_caches()
+    leaf = torch.utils._pytree.tree_flatten(0)[1]
+    spec = torch.utils._pytree.TreeSpec(getattr(transformers, kind), names, [leaf] * len(names))
+    with pytest.raises(InputError, match=why):
+        torch.utils._pytree.tree_unflatten([torch.zeros(2, 2, 2, 2)] * len(names), spec)

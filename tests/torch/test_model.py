@@ -163,6 +163,36 @@ def test_arguments_that_a_model_writes_are_written() -> None:
         assert ours.tolist() == theirs.tolist() == [2, 2, 2]
 
 
+def test_an_argument_that_is_written_to_and_returned_is_the_result() -> None:
+    def model(x: Any, row: Any, cache: Any) -> Any:
+        cache[:, 1] = row
+        double = cache * 2
+        x.copy_(double)
+        return cache, double, x
+
+    run = compiled(model, strict=True)
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        for make in (lambda: torch.ones(3, 4, dtype=dtype), lambda: torch.ones(4, 3, dtype=dtype).t()):  # noqa: B023
+            row, given, expected = torch.arange(3).to(dtype), (make(), make()), (make(), make())
+            for _ in range(2):
+                versions = [t._version for t in given]
+                found, wanted = run(given[0], row, given[1]), model(expected[0], row, expected[1])
+                torch.testing.assert_close(found, wanted)
+                torch.testing.assert_close(given, expected)
+                # what a caller holds, and torch knows that it was written to
+                assert found[0] is given[1] and found[2] is given[0] and found[1].data_ptr() != given[0].data_ptr()
+                assert all(t._version > v for t, v in zip(given, versions, strict=True))
+    assert not run.eager
+
+
+def test_arguments_may_be_inference_tensors_that_are_written_to() -> None:
+    run = compiled(lambda x: x.add_(1), strict=True)
+    with torch.inference_mode():
+        x = torch.zeros(3)
+        assert run(x) is x and x.tolist() == [1, 1, 1]
+        assert run(x) is x and x.tolist() == [2, 2, 2]
+
+
 def test_gradients_are_those_of_the_model() -> None:
     model, same = Layer(), Layer()
     same.load_state_dict(model.state_dict())
