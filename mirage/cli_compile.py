@@ -49,7 +49,7 @@ def compile_(
         list[str] | None, typer.Option(help="Leave an optimization out: merge, fold, superoptimize, libraries, fuse, plan.")
     ] = None,
     weights: Annotated[
-        str, typer.Option(help="What weights of products are stored in: float32, int8, int8/32, int8/128 or int8/dynamic.")
+        str, typer.Option(help="How weights of products are stored: float32, bfloat16, int8, int8/32, int8/128, int8/dynamic.")
     ] = "float32",
     target: Annotated[
         str, typer.Option(help="What to compile for: cpu, cuda, or an architecture such as cuda:sm_90.")

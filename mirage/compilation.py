@@ -112,10 +112,11 @@ def compile(
     be saved, and loaded where one is.
     `without` leaves optimizations out ("merge", "fold", "superoptimize", "libraries", "fuse", "plan", "batch", "loops"), for
     ablations.
-    `weights` is what those of products are stored in: "float32", or, on a processor, "int8", with a scale for each column, or for
-    each 32 or 128 terms of a sum ("int8/32", "int8/128"). They are computed with in float32, each off by half a scale at most;
-    with "int8/dynamic" in whole numbers, for which each call makes the rows of the other operand int8. It says nothing of weights
-    that are not among the `constants`, nor of those of other element types.
+    `weights` is what those of products are stored in: "float32", or, on a processor, "bfloat16", or "int8" with a scale for each
+    column, or for each 32 or 128 terms of a sum ("int8/32", "int8/128"). They are computed with in float32, each off by 2^-9 of
+    itself in "bfloat16", by half a scale at most in "int8"; with "int8/dynamic" in whole numbers, for which each call makes the
+    rows of the other operand int8. It says nothing of weights that are not among the `constants`, nor of those of other element
+    types.
     `cache`, `seed` and `progress` are as of `superoptimize`.
 
     Functions that call themselves, data types and functions as values, where they are not known before, run on processors; the

@@ -1,4 +1,4 @@
-"""Models of PyTorch whose weights are stored in 8 bits: times and errors beside float32, and beside what peers have for it.
+"""Models of PyTorch whose weights are stored in 16 or 8 bits: times and errors beside float32, and beside what peers have for it.
 
 `python -m benchmarks.run stored`, or `python -m benchmarks.flow.stored [--only NAME] [--markdown]`. Each is compiled once for all
 sizes by `mirage.torch.compile`. ONNX Runtime has weights in blocks of 128 terms that are made real for each product, and
@@ -41,8 +41,8 @@ from mirage.settings import num_threads
 NAMES = ("gpt2 decode", "llama decode", "t5 decode", "whisper decode", "bert encode")
 #: our versions, by the `weights` that they are compiled with
 OURS: Mapping[str, str] = {
-    "Mirage": "float32", "Mirage int8": "int8", "Mirage int8/128": "int8/128", "Mirage int8/32": "int8/32",
-    "Mirage int8, dynamic": "int8/dynamic",
+    "Mirage": "float32", "Mirage bfloat16": "bfloat16", "Mirage int8": "int8", "Mirage int8/128": "int8/128",
+    "Mirage int8/32": "int8/32", "Mirage int8, dynamic": "int8/dynamic",
 }  # fmt: skip
 #: seconds of a search, and of a race
 BUDGET, SECONDS = 10.0, 2.0
@@ -85,6 +85,7 @@ def _measured(case: Case, folder: Path, say: Callable[[str], None]) -> StoredRow
     runs["PyTorch"] = lambda inputs: model(*inputs)
     of_torch = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
     runs["PyTorch int8, dynamic"] = lambda inputs: of_torch(*inputs)
+    runs |= _in_16_bits(case)
     try:
         with redirect_stdout(StringIO()):
             path = onnx_file(program, folder)
@@ -109,7 +110,31 @@ def _measured(case: Case, folder: Path, say: Callable[[str], None]) -> StoredRow
 
 
 def _first(results: Any) -> np.ndarray:
-    return np.asarray(pytree.tree_leaves(results)[0], np.float64)
+    first = pytree.tree_leaves(results)[0]
+    return np.asarray(first.double() if isinstance(first, torch.Tensor) else first, np.float64)
+
+
+def _in_16_bits(case: Case) -> dict[str, Model]:
+    """The model in PyTorch, all of it and its caches in bfloat16, as it is and compiled."""
+    model = case.build(FEW).to(torch.bfloat16)
+    compiled = torch.compile(model, dynamic=True)
+
+    def half(inputs: Sequence[Any]) -> list[Any]:
+        found: list[Any] = pytree.tree_map(lambda t: t.bfloat16() if t.is_floating_point() else t, list(inputs))
+        return found
+
+    # the caller's caches are of that type already: no call pays for that
+    kept: dict[int, tuple[Any, list[Any]]] = {}
+
+    def given(inputs: Sequence[Any]) -> list[Any]:
+        if id(inputs) not in kept:
+            kept[id(inputs)] = inputs, half(inputs)
+        return kept[id(inputs)][1]
+
+    return {
+        "PyTorch bfloat16": lambda inputs: model(*given(inputs)),
+        "torch.compile bfloat16": lambda inputs: compiled(*given(inputs)),
+    }
 
 
 def _in_8_bits(path: Path, folder: Path) -> dict[str, Model]:
@@ -150,7 +175,7 @@ def main(
     as_json: AsJson = False,
     markdown: Annotated[bool, typer.Option(help="Print a Markdown table.")] = False,
 ) -> None:
-    """Models of PyTorch with weights in 8 bits, beside float32 and what peers have for it."""
+    """Models of PyTorch with weights in 16 and 8 bits, beside float32 and what peers have for it."""
     rows = list(measure(only or ()))
     if markdown:
         print(section(rows))

@@ -15,7 +15,7 @@ from mirage.torch.program import Program
 
 #: largest difference of two ways to compute the same, as a share of the largest element
 _SHARE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 6e-2}
-#: the same of weights in 8 bits
+#: the same of weights in fewer bits
 _NARROW = 0.1
 
 #: sizes that symbols have, of which the first that a program takes, while others of them are 0 or 1; combinations of such others
@@ -74,7 +74,7 @@ def compare_small(program: Program, dtypes: Sequence[Any], model: Callable[[Sequ
 
 
 def difference(found: Any, expected: Any, narrow: bool = False) -> str | None:
-    """What differs between two results of a model, in words; None where nothing does, but for rounding, that of weights in 8 bits
+    """What differs between two results of a model, in words; None where nothing does, but for rounding, that of narrow weights
     if it is `narrow`.
     """
     leaves, spec = pytree.tree_flatten(found)

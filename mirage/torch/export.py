@@ -62,8 +62,8 @@ class Call(torch.nn.Module):  # type: ignore[misc]
         leaves, self._spec = pytree.tree_flatten((tuple(args), ordered(kwargs)))
         self._leaves = [None if isinstance(x, torch.Tensor) else x for x in leaves]
         self._places = [k for k, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
-        #: where the result has the caches among the arguments, `places`, and for each of its parts which tensor of the call it is,
-        #: `tensors`, None if none: in an object, as torch takes attributes of modules back
+        #: where the result has the caches among the arguments, `places`, and for each of its parts which tensor of the call it
+        #: is, `tensors`, None if none: in an object, as torch takes attributes of modules back
         self.found = SimpleNamespace(places=(), tensors=())
 
     def forward(self, *tensors: Any) -> Any:

@@ -1,10 +1,11 @@
-"""Weights of products stored in 8 bits: `weights=` of `mirage.compile`."""
+"""Weights of products stored in 16 and 8 bits: `weights=` of `mirage.compile`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -51,6 +52,19 @@ def test_a_search_and_a_file_keep_it(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, (y / (1 + np.exp(-y))) @ narrow(V, 0), rtol=1e-3, atol=1e-3)
 
 
+def test_weights_of_bfloat16(tmp_path: Path) -> None:
+    run = mi.compile(network, SPECS, constants=("w", "v"), weights="bfloat16", **OPTIONS)
+    assert str(run.program).count("cpu.narrowed_matmul") == 2
+    run.save(tmp_path / "program.mirage")
+    w, v = (a.astype(ml_dtypes.bfloat16).astype(np.float64) for a in (W, V))
+    for m in (0, 1, 7, 40):
+        x = RNG.standard_normal((m, K)).astype(np.float32)
+        y = x @ w + B
+        found = run(x, W, B, V)
+        np.testing.assert_allclose(found, (y / (1 + np.exp(-y))) @ v, rtol=1e-3, atol=1e-3)
+        np.testing.assert_array_equal(mi.load_executable(tmp_path / "program.mirage")(x, W, B, V), found)
+
+
 def test_what_changes_between_calls_is_not_stored() -> None:
     run = mi.compile(network, SPECS, weights="int8", **OPTIONS)
     assert "narrowed" not in str(run.program)
@@ -60,7 +74,7 @@ def test_what_changes_between_calls_is_not_stored() -> None:
 
 @pytest.mark.parametrize("weights", ["int4", "int8/7", "", None, 8, "float16"])
 def test_other_types_are_refused(weights: Any) -> None:
-    with pytest.raises(InputError, match="weights are stored as float32, int8, int8/32, int8/128"):
+    with pytest.raises(InputError, match="weights are stored as float32, bfloat16, int8, int8/32, int8/128"):
         mi.compile(network, SPECS, constants=("w",), weights=weights, **OPTIONS)
 
 

@@ -96,5 +96,5 @@ def test_the_largest_element_may_be_another_one() -> None:
 
 
 def test_other_types_are_refused() -> None:
-    with pytest.raises(InputError, match="weights='int4'; weights are stored as float32, int8"):
+    with pytest.raises(InputError, match="weights='int4'; weights are stored as float32, bfloat16, int8"):
         mirage.torch.compile(network(), weights="int4")

@@ -1,6 +1,6 @@
-/* Products of float32 with weights of 8 bits, which are made real as they are read: of few rows, in registers, as a quarter of the
- * bytes of float32 is read from memory, which is what such products take their time for; of more rows, a part of a panel after the
- * other, in the caches.
+/* Products of float32 with weights of int8 or bfloat16, which are made real as they are read: of few rows, in registers, as a quarter
+ * or half of the bytes of float32 is read from memory, which is what such products take their time for; of more rows, a part of a
+ * panel after the other, in the caches.
  *
  *     out[m,n] = sum over k of x[m,k] * w[k,n] * scale[n] + bias[n]      or with a scale for each group along k
  *
@@ -29,31 +29,37 @@
 #define SHARED_READ (128 * 1024)
 
 typedef signed char mi_bytes __attribute__((vector_size(MI_W), aligned(1), may_alias));
+typedef unsigned short mi_halves __attribute__((vector_size(2 * MI_W), aligned(2), may_alias));
 
 typedef struct {
     const float *x; /* [m,k] */
-    const signed char *w; /* [panels, k, PANEL], the last panel filled up */
+    const char *w; /* [panels, k, PANEL], the last panel filled up */
     const float *scale; /* [groups, n] */
     const float *bias; /* [n], or NULL */
     float *out; /* [m,n] */
     ptrdiff_t m, k, n, group; /* so many terms have one scale */
     int activation;
+    int bytes; /* of a weight: 1, or 2 of bfloat16 */
 } dequantized;
 
-/* MI_W bytes, each in a lane of its own; GCC 12 would go through memory, byte by byte. */
-MI_INLINE mi_ivec widened(const signed char *p)
+/* MI_W weights of so many bytes, without their scale; GCC 12 would make the lanes one by one. */
+MI_INLINE mi_vec real_of(const int BYTES, const char *p)
 {
-#if defined(__AVX512F__) || defined(__AVX2__)
     mi_ivec r;
-    __asm__("vpmovsxbd %1, %0" : "=v"(r) : "m"(*(const mi_bytes *)p));
-    return r;
+#if defined(__AVX512F__) || defined(__AVX2__)
+    if (BYTES == 1) __asm__("vpmovsxbd %1, %0" : "=v"(r) : "m"(*(const mi_bytes *)p));
+    else __asm__("vpmovzxwd %1, %0" : "=v"(r) : "m"(*(const mi_halves *)p));
 #else
-    return __builtin_convertvector(*(const mi_bytes *)p, mi_ivec);
+    if (BYTES == 1) r = __builtin_convertvector(*(const mi_bytes *)p, mi_ivec);
+    else r = __builtin_convertvector(*(const mi_halves *)p, mi_ivec);
 #endif
+    /* the upper half of a float is its bfloat16 */
+    return BYTES == 1 ? __builtin_convertvector(r, mi_vec) : (mi_vec)(r << 16);
 }
 
 /* MR rows of so many columns, which MR and VECTORS make a block of registers; w is at the block's first column. */
-MI_INLINE void block(const int MR, const dequantized *d, ptrdiff_t row, ptrdiff_t column, const signed char *w, int count)
+MI_INLINE void block(
+    const int MR, const int BYTES, const dequantized *d, ptrdiff_t row, ptrdiff_t column, const char *w, int count)
 {
     mi_vec total[ROWS * VECTORS], sum[ROWS * VECTORS];
     const float *x = d->x + row * d->k, *scale = d->scale + column;
@@ -67,12 +73,12 @@ MI_INLINE void block(const int MR, const dequantized *d, ptrdiff_t row, ptrdiff_
     for (ptrdiff_t from = 0; from < d->k; from += d->group, scale += d->n) {
         const ptrdiff_t left = d->k - from, terms = left < d->group ? left : d->group;
         MI_UNROLL for (int i = 0; i < MR * VECTORS; i++) sum[i] = (mi_vec){0};
-        MI_NO_UNROLL for (ptrdiff_t t = from; t < from + terms; t++, w += PANEL)
+        MI_NO_UNROLL for (ptrdiff_t t = from; t < from + terms; t++, w += PANEL * BYTES)
         {
             __builtin_prefetch(w + AHEAD);
             MI_UNROLL for (int j = 0; j < VECTORS; j++)
             {
-                const mi_vec real = __builtin_convertvector(widened(w + j * MI_W), mi_vec);
+                const mi_vec real = real_of(BYTES, w + j * MI_W * BYTES);
                 MI_UNROLL for (int i = 0; i < MR; i++) sum[i * VECTORS + j] += x[i * d->k + t] * real;
             }
         }
@@ -96,25 +102,27 @@ MI_INLINE void block(const int MR, const dequantized *d, ptrdiff_t row, ptrdiff_
 }
 
 /* Rows by one panel, in registers. */
-static void few(const dequantized *d, ptrdiff_t row, ptrdiff_t last, ptrdiff_t column, const signed char *w, ptrdiff_t width)
+MI_INLINE void few(
+    const int BYTES, const dequantized *d, ptrdiff_t row, ptrdiff_t last, ptrdiff_t column, const char *w, ptrdiff_t width)
 {
-    for (ptrdiff_t at = 0; at < width; at += COLUMNS) {
+    for (ptrdiff_t at = 0; at < width; at += COLUMNS, w += COLUMNS * BYTES) {
         const int count = (int)(width - at < COLUMNS ? width - at : COLUMNS);
         ptrdiff_t i = row;
-        for (; last - i >= ROWS; i += ROWS) block(ROWS, d, i, column + at, w + at, count);
-        for (; last - i >= 4; i += 4) block(4, d, i, column + at, w + at, count);
-        for (; last - i >= 2; i += 2) block(2, d, i, column + at, w + at, count);
-        if (i < last) block(1, d, i, column + at, w + at, count);
+        for (; last - i >= ROWS; i += ROWS) block(ROWS, BYTES, d, i, column + at, w, count);
+        for (; last - i >= 4; i += 4) block(4, BYTES, d, i, column + at, w, count);
+        for (; last - i >= 2; i += 2) block(2, BYTES, d, i, column + at, w, count);
+        if (i < last) block(1, BYTES, d, i, column + at, w, count);
     }
 }
 
 /* The same by way of `real`, a part of a panel. */
-static void many(
-    const dequantized *d, ptrdiff_t row, ptrdiff_t last, ptrdiff_t column, const signed char *w, ptrdiff_t width, float *real)
+MI_INLINE void many(
+    const int BYTES, const dequantized *d, ptrdiff_t row, ptrdiff_t last, ptrdiff_t column, const char *w, ptrdiff_t width,
+    float *real)
 {
     float *out = d->out + row * d->n + column;
     const ptrdiff_t most = TERMS(last - row);
-    for (ptrdiff_t from = 0; from < d->k; from += most, w += most * PANEL) {
+    for (ptrdiff_t from = 0; from < d->k; from += most) {
         const ptrdiff_t left = d->k - from, terms = left < most ? left : most;
         for (ptrdiff_t t = 0, end; t < terms; t = end) {
             const ptrdiff_t group = (from + t) / d->group, rest = (group + 1) * d->group - from;
@@ -126,13 +134,13 @@ static void many(
                 s[j] = own > 0 ? mi_load_n(scale + j * MI_W, own < MI_W ? (int)own : MI_W) : (mi_vec){0};
             }
             end = rest < terms ? rest : terms;
-            MI_NO_UNROLL for (ptrdiff_t i = t; i < end; i++)
+            MI_NO_UNROLL for (ptrdiff_t i = t; i < end; i++, w += PANEL * BYTES)
             {
-                __builtin_prefetch(w + i * PANEL + AHEAD);
+                __builtin_prefetch(w + AHEAD);
                 MI_UNROLL for (int j = 0; j < PANEL / MI_W; j++)
                 {
-                    const mi_vec v = __builtin_convertvector(widened(w + i * PANEL + j * MI_W), mi_vec);
-                    mi_store(real + i * PANEL + j * MI_W, v * s[j]);
+                    const mi_vec v = real_of(BYTES, w + j * MI_W * BYTES);
+                    mi_store(real + i * PANEL + j * MI_W, BYTES == 1 ? v * s[j] : v);
                 }
             }
         }
@@ -149,9 +157,15 @@ static void cell(void *args, long index, int thread, void *scratch)
     const ptrdiff_t panels = (d->n + PANEL - 1) / PANEL, panel = index % panels, column = panel * PANEL;
     const ptrdiff_t row = index / panels * BAND, last = d->m - row < BAND ? d->m : row + BAND;
     const ptrdiff_t left = d->n - column, width = left < PANEL ? left : PANEL;
-    const signed char *w = d->w + column * d->k;
-    if (d->m <= FEW || !d->k) few(d, row, last, column, w, width);
-    else many(d, row, last, column, w, width, scratch);
+    const char *w = d->w + column * d->k * d->bytes;
+    const int in_registers = d->m <= FEW || !d->k;
+    if (d->bytes == 1) {
+        if (in_registers) few(1, d, row, last, column, w, width);
+        else many(1, d, row, last, column, w, width, scratch);
+    } else {
+        if (in_registers) few(2, d, row, last, column, w, width);
+        else many(2, d, row, last, column, w, width, scratch);
+    }
 }
 
 /* The product that `dequantized` says, of sizes that are not 0. By `run`, mi_pool_run; its status. */
@@ -164,11 +178,11 @@ int mi_dequantized(const dequantized *d, mi_pool_run_fn *run, int n_threads)
 }
 
 /* Weights of float32 that are made bytes, each a scale apart from the next: w[k,n] is at t * w_row + j, or, if it is `transposed`, at
- * j * w_row + t; byte [t,j] goes to panel j / panel, which has k rows of `panel` columns. */
+ * j * w_row + t; byte [t,j] goes to panel j / panel, which has k rows of `panel` columns. Without `scale` they become bfloat16. */
 typedef struct {
     const float *w;
     signed char *to;
-    float *scale; /* [groups, n] */
+    float *scale; /* [groups, n], or NULL */
     ptrdiff_t k, n, group, panel, w_row;
     int transposed;
 } narrowing;
@@ -223,8 +237,31 @@ static void narrow_panel(void *args, long index, int thread, void *scratch)
     }
 }
 
+/* The same for bfloat16, the nearest, of two that are as near the even one: to panels, without scales. */
+static void halve_panel(void *args, long index, int thread, void *scratch)
+{
+    (void)thread, (void)scratch;
+    const narrowing *p = args;
+    const ptrdiff_t column = index * PANEL, left = p->n - column, width = left < PANEL ? left : PANEL;
+    unsigned short *to = (unsigned short *)p->to + column * p->k;
+    const ptrdiff_t across = p->transposed ? 1 : MI_W, along = p->transposed ? MI_W : 1;
+    for (ptrdiff_t t = 0; t < p->k; t += along) {
+        const int rows = p->k - t < along ? (int)(p->k - t) : (int)along;
+        for (ptrdiff_t j = 0; j < width; j += across) {
+            const int n = p->transposed ? rows : width - j < MI_W ? (int)(width - j) : MI_W;
+            const mi_vec v = weights_at(p, t, column + j, n);
+            const mi_ivec bits = (mi_ivec)v, rounded = bits + 0x7fff + ((bits >> 16) & 1), is_nan = (mi_ivec)(v != v);
+            const mi_ivec kept = ((is_nan & (bits | 0x400000)) | (~is_nan & rounded)) >> 16;
+            for (int i = 0; i < n; i++) to[p->transposed ? (t + i) * PANEL + j : t * PANEL + j + i] = (unsigned short)kept[i];
+        }
+        for (ptrdiff_t i = t; i < t + rows; i++) {
+            for (ptrdiff_t j = width; j < PANEL; j++) to[i * PANEL + j] = 0;
+        }
+    }
+}
+
 /* By `run`, mi_pool_run; its status. */
 int mi_narrow(narrowing *p, mi_pool_run_fn *run, int n_threads)
 {
-    return run(narrow_panel, p, (p->n + PANEL - 1) / PANEL, n_threads, 0);
+    return run(p->scale ? narrow_panel : halve_panel, p, (p->n + PANEL - 1) / PANEL, n_threads, 0);
 }

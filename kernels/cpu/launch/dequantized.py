@@ -1,4 +1,4 @@
-"""Products of float32 with 8-bit weights in C (csrc/dequantized.c), which are made real as they are read."""
+"""Products of float32 with weights of int8 or bfloat16 in C (csrc/dequantized.c), which are made real as they are read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from mirage.ir.types import ELEMENTS
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.compile.shipped import HEADERS
 from mirage.kernels.cpu.emit.matmul import product_parts
@@ -31,6 +32,7 @@ class _Arguments(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("x", "w", "scale", "bias", "out")),
         *((name, ctypes.c_ssize_t) for name in ("m", "k", "n", "group")),
         ("activation", ctypes.c_int),
+        ("bytes", ctypes.c_int),
     )
 
 
@@ -54,10 +56,10 @@ def _library() -> Any:
     return library
 
 
-def empty_panels(k: int, n: int) -> np.ndarray:
-    """Memory for weights `[k, n]` of int8 as panels `[ceil(n / 48), k, 48]`."""
+def empty_panels(k: int, n: int, dtype: str = "int8") -> np.ndarray:
+    """Memory for weights `[k, n]` of int8 or bfloat16 as panels `[ceil(n / 48), k, 48]`."""
     panels = -(-n // PANEL)
-    return in_large_pages(panels * k * PANEL, np.dtype(np.int8)).reshape(panels, k, PANEL)
+    return in_large_pages(panels * k * PANEL, ELEMENTS[dtype]).reshape(panels, k, PANEL)
 
 
 def pack(w: np.ndarray, *, right: Sequence[int] = ()) -> np.ndarray:
@@ -71,16 +73,17 @@ def pack(w: np.ndarray, *, right: Sequence[int] = ()) -> np.ndarray:
     return panels
 
 
-def narrow(w: np.ndarray, transposed: bool, group: int, to: np.ndarray, scale: np.ndarray) -> None:
+def narrow(w: np.ndarray, transposed: bool, group: int, to: np.ndarray, scale: np.ndarray | None) -> None:
     """Make bytes of weights `[k, n]` of float32, or `[n, k]` if they are `transposed`: panels, or `[k, n]`; and their scales
-    `[groups, n]`, of so many terms, or of all. A scale is the largest magnitude over 127.
+    `[groups, n]`, of so many terms, or of all. A scale is the largest magnitude over 127. Without scales, make panels of bfloat16.
 
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`.
     """
     k, n = w.shape[::-1] if transposed else w.shape
     args = _Narrowing(
-        address(w), address(to), address(scale), k, n, group or max(k, 1), to.shape[-1], w.shape[1], transposed
-    )
+        address(w), address(to), None if scale is None else address(scale), k, n, group or max(k, 1), to.shape[-1], w.shape[1],
+        transposed,
+    )  # fmt: skip
     if n:
         _library().mi_narrow(ctypes.addressof(args), run_address(), num_threads())
 
@@ -120,7 +123,7 @@ def _arguments(
     check_product(x, (k, n if panels == -(-n // PANEL) else panels * PANEL), group, scale, bias, out)
     return _Arguments(
         address(x), address(packed), address(scale), 0 if bias is None else address(bias), address(out),
-        out.size // n if n else 0, k, n, group or max(k, 1), activation_number(activation),
+        out.size // n if n else 0, k, n, group or max(k, 1), activation_number(activation), packed.itemsize,
     )  # fmt: skip
 
 

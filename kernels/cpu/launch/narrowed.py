@@ -1,8 +1,9 @@
-"""Products of float32 with weights of float32 that are stored in 8 bits: a quarter of the bytes is read.
+"""Products of float32 with weights of float32 that are stored as bfloat16 or int8: half or a quarter of the bytes is read.
 
-Each column of a weight has a scale, or each group of terms of it: the largest magnitude over 127. Nothing is cut off, and a
-weight is off by half a scale at most. They are computed with in float32 (csrc/dequantized.c), or, where products are `dynamic`,
-in whole numbers, for which each row of the other operand is made int8 in the same way (csrc/quantized.c).
+Each column of an int8 weight has a scale, or each group of terms of it: the largest magnitude over 127. Nothing is cut off, and a
+weight is off by half a scale at most; one of bfloat16 is off by 2^-9 of itself. They are computed with in float32
+(csrc/dequantized.c), or, where products are `dynamic`, in whole numbers, for which each row of the other operand is made int8 in
+the same way (csrc/quantized.c).
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ from mirage.kernels.cpu.launch.rounds import Launch
 
 @dataclass(frozen=True)
 class Narrowed:
-    """A weight `[k, n]` in 8 bits, as C reads it, of whole numbers if it is `PackedWeights`, and its scales, `[n]` or
-    `[k / group, n]`.
+    """A weight `[k, n]` as C reads it, of whole numbers if it is `PackedWeights`, and its scales, `[n]` or `[k / group, n]`,
+    which are ones for bfloat16.
     """
 
     panels: np.ndarray | quantized.PackedWeights
     scale: np.ndarray
 
 
-def pack(w: np.ndarray, *, right: Sequence[int] = (), group: int = 0, dynamic: bool = False) -> Narrowed:
-    """The narrow form of a weight `[k, n]` of float32, or `[n, k]` where `right` is (1, 0); a `group` divides k.
+def pack(
+    w: np.ndarray, *, right: Sequence[int] = (), group: int = 0, dynamic: bool = False, dtype: str = "int8"
+) -> Narrowed:
+    """The narrow form of a weight `[k, n]` of float32, or `[n, k]` where `right` is (1, 0); a `group` divides k. Of "bfloat16"
+    there is but one form.
 
     What is not finite makes its column NaN, as its scale is. Raises LibraryError for what is no such weight, NoCompilerError,
     CompilerError and UnsafeCacheError as `toolchain.compile`.
@@ -42,6 +46,12 @@ def pack(w: np.ndarray, *, right: Sequence[int] = (), group: int = 0, dynamic: b
     k, n = w.shape[::-1] if transposed else w.shape
     if group < 0 or (group and k % group):
         raise LibraryError(f"weights {list(w.shape)} have no groups of {group} terms; compile the program again")
+    if dtype not in ("int8", "bfloat16") or (dtype == "bfloat16" and (group or dynamic)):
+        raise LibraryError(f"weights of {dtype} have no such form; compile the program again")
+    if dtype == "bfloat16":
+        wide = dequantized.empty_panels(k, n, dtype)
+        dequantized.narrow(w, transposed, 0, wide, None)
+        return Narrowed(wide, np.ones(n, np.float32))
     groups = k // group if group else 1
     panels = np.empty((k, n), np.int8) if dynamic else dequantized.empty_panels(k, n)
     scale = aligned(groups * n, np.dtype(np.float32)).reshape(groups, n)
@@ -56,6 +66,7 @@ def library(
     right: Sequence[int] = (),
     group: int = 0,
     dynamic: bool = False,
+    dtype: str = "int8",
     bias: bool = False,
     activation: str = "",
     packed: bool = False,
@@ -66,7 +77,7 @@ def library(
     one. Raises as `dequantized.multiply`.
     """
     x, w, *rest = inputs
-    form = rest.pop(0) if packed else pack(w, right=right, group=group, dynamic=dynamic)
+    form = rest.pop(0) if packed else pack(w, right=right, group=group, dynamic=dynamic, dtype=dtype)
     multiply: Callable[..., None] = _module(form).multiply
     multiply(x, form.panels, form.scale, rest[0] if bias else None, outputs[0], group=group, activation=activation)
 
@@ -78,6 +89,7 @@ def prepare(
     right: Sequence[int] = (),
     group: int = 0,
     dynamic: bool = False,
+    dtype: str = "int8",
     bias: bool = False,
     activation: str = "",
     packed: bool = False,
@@ -94,7 +106,7 @@ def prepare(
 def _module(form: Any) -> Any:
     """What multiplies with a narrow form; raises LibraryError for something else, as changed files of programs have it."""
     if not isinstance(form, Narrowed):
-        raise LibraryError("a weight is not packed in 8 bits; compile the program again")
+        raise LibraryError("a weight is not packed as int8 or bfloat16; compile the program again")
     return quantized if isinstance(form.panels, quantized.PackedWeights) else dequantized
 
 

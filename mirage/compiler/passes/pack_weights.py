@@ -34,7 +34,7 @@ PACKED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "onednn.linear": ("onednn.pack", ("right",)),
     "cpu.convolution": ("cpu.pack_convolution", ("groups",)),
     "cpu.dequantized_matmul": ("cpu.pack_dequantized", ("right",)),
-    "cpu.narrowed_matmul": ("cpu.pack_narrowed", ("right", "group", "dynamic")),
+    "cpu.narrowed_matmul": ("cpu.pack_narrowed", ("right", "group", "dynamic", "dtype")),
     "cpu.quantized_convolution": ("cpu.pack_quantized_convolution", ("groups",)),
     "cpu.quantized_matmul": ("cpu.pack_quantized", ("right", "group", "wide")),
 }

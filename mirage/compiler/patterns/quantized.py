@@ -1,4 +1,4 @@
-"""The pairs of the processor's products with 8-bit weights, which are packed once: of quantized numbers, of real ones, and of
+"""The pairs of the processor's products with narrow weights, which are packed once: of quantized numbers, of real ones, and of
 weights that users want to be stored so.
 """
 
@@ -15,10 +15,11 @@ from mirage.ir.graph.nodes import Constant
 from mirage.ir.types import TensorType, is_one
 from mirage.kernels.cpu.launch.quantized import ACTIVATIONS
 
-#: what the weights of products may be stored in, as packages of patterns: how many terms have one scale, all of a column for 0,
-#: and whether they are multiplied as whole numbers
-NARROW: Mapping[str, tuple[int, bool]] = {
-    "int8": (0, False), "int8/32": (32, False), "int8/128": (128, False), "int8/dynamic": (0, True),
+#: what the weights of products may be stored in, as packages of patterns, with attributes of `cpu.narrowed_matmul`: how many
+#: terms have one scale, all of a column for 0, whether they are multiplied as whole numbers, and their type if not int8
+NARROW: Mapping[str, dict[str, Any]] = {
+    "bfloat16": {"dtype": "bfloat16"}, "int8": {"group": 0}, "int8/32": {"group": 32}, "int8/128": {"group": 128},
+    "int8/dynamic": {"group": 0, "dynamic": True},
 }  # fmt: skip
 
 
@@ -69,7 +70,7 @@ def _scales_columns(m: Match) -> bool:
 
 
 def _narrows(group: int) -> Check:
-    """Whether weights may be stored in 8 bits with a scale for so many terms, or for all of a column."""
+    """Whether weights may be stored in fewer bits, with a scale for so many terms, or for all of a column."""
 
     def check(m: Match) -> bool:
         w = m.type("w")
@@ -81,8 +82,8 @@ def _narrows(group: int) -> Check:
     return check
 
 
-def _narrow_attributes(group: int, dynamic: bool) -> Attributes:
-    return lambda m: {"group": group} | ({"dynamic": True} if dynamic else {}) | linear_attributes(m)
+def _narrow_attributes(stored: Mapping[str, Any]) -> Attributes:
+    return lambda m: {**stored, **linear_attributes(m)}
 
 
 _x, _w, _scale, _bias = value("x", dtype=ACTIVATIONS), value("w", rank=2), value("scale"), value("bias")
@@ -126,12 +127,12 @@ register_pattern(
     attributes=lambda m: {"group": m.attr("real", "group")} | linear_attributes(m),
     package="cpu",
 )
-for _name, (_group, _dynamic) in NARROW.items():
+for _name, _stored in NARROW.items():
     register_pattern(
         f"cpu_{_name}",
         linear(value("w", rank=2, dtype="float32")),
         "cpu.narrowed_matmul",
-        _narrows(_group),
-        attributes=_narrow_attributes(_group, _dynamic),
+        _narrows(_stored.get("group", 0)),
+        attributes=_narrow_attributes(_stored),
         package=_name,
     )

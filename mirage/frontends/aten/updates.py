@@ -29,8 +29,8 @@ def updates(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
     for n in graph.nodes:
         if n.target is COPY and n.args[0].op == "placeholder":
             chain = _chain(n.args[1], n.args[0])
-            # results of operators are values of their own: only those that read the old value itself have to come before; an input
-            # that is an output is given as it is in the end
+            # results of operators are values of their own: only those that read the old value itself have to come before; an
+            # input that is an output is given as it is in the end
             if all(user in (v, n) or user.op == "output" or order[user] < order[v] for v in chain for user in v.args[0].users):
                 found |= dict.fromkeys(chain, n.args[0])
     return found

@@ -1,4 +1,4 @@
-"""Products of real numbers with weights in 8 bits, as their scales say, beside float64."""
+"""Products of real numbers with weights in 16 and 8 bits, as their scales say, beside float64."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mirage.errors import LibraryError
+from mirage.ir.types import ELEMENTS
 from mirage.kernels.cpu.launch import dequantized, quantized
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.narrowed import library, pack, prepare
@@ -62,6 +63,50 @@ def test_products_are_those_of_what_8_bits_stand_for(case: tuple[int, int, int, 
     launch = prepare([x, given, form], [out], right=right, group=group, packed=True)
     launched(launch, [x, given, x, out])
     np.testing.assert_allclose(out, x @ stored, rtol=1e-4, atol=1e-4 * k**0.5)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("right", [(), (1, 0)])
+def test_products_are_those_of_bfloat16(case: tuple[int, int, int, int], right: tuple[int, ...]) -> None:
+    m, k, n, _ = case
+    w = weights(k, n)
+    stored = w.astype(ELEMENTS["bfloat16"]).astype(np.float64)
+    given = np.ascontiguousarray(w.T) if right else w
+    form = pack(given, right=right, dtype="bfloat16")
+    assert isinstance(form.panels, np.ndarray) and form.panels.nbytes == 2 * -(-n // 48) * 48 * k
+    rng = np.random.default_rng(m)
+    x, bias = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), n))
+    wanted = np.maximum(x @ stored + bias, 0)
+    out = np.empty((m, n), np.float32)
+    attrs: Any = {"right": right, "dtype": "bfloat16", "bias": True, "activation": "relu"}
+    for inputs, packed in (([x, given, form, bias], True), ([x, given, bias], False)):
+        out[...] = np.nan
+        library(inputs, [out], packed=packed, **attrs)
+        np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-4 * k**0.5)
+    out[...] = np.nan
+    launched(prepare([x, given, form, bias], [out], packed=True, **attrs), [x, given, x, bias, out])
+    np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-4 * k**0.5)
+
+
+@pytest.mark.parametrize("right", [(), (1, 0)])
+def test_every_float32_becomes_the_nearest_bfloat16(right: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2**32, (70, 60), np.uint32)
+    # halfway between two, above and below that
+    bits[:, 1::2] = bits[:, 1::2] & 0xFFFF0000 | rng.choice([0x7FFF, 0x8000, 0x8001], (70, 30)).astype(np.uint32)
+    w = bits.view(np.float32)
+    w[0, :6] = np.inf, -np.inf, np.nan, 3.4e38, 1e-45, -0.0
+    # all bits of a NaN
+    w[1, :2] = np.array([0x7F800001, 0xFFFFFFFF], np.uint32).view(np.float32)
+    form = pack(np.ascontiguousarray(w.T) if right else w, right=right, dtype="bfloat16")
+    assert isinstance(form.panels, np.ndarray)
+    found = np.concatenate(list(form.panels), axis=1)
+    assert not found[:, 60:].astype(np.float32).any()
+    with np.errstate(all="ignore"):
+        wanted = w.astype(ELEMENTS["bfloat16"])
+    nan = np.isnan(w)
+    assert np.isnan(found[:, :60].astype(np.float32)[nan]).all()
+    np.testing.assert_array_equal(found[:, :60][~nan].view(np.uint16), wanted[~nan].view(np.uint16))
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -168,7 +213,7 @@ def test_weights_without_such_groups_are_an_error(shape: tuple[int, ...], group:
 def test_another_packed_form_is_an_error() -> None:
     x, w, out = np.ones((2, 64), np.float32), weights(64, 60), np.empty((2, 60), np.float32)
     for call in (library, prepare):
-        with pytest.raises(LibraryError, match="a weight is not packed in 8 bits"):
+        with pytest.raises(LibraryError, match="a weight is not packed as int8 or bfloat16"):
             call([x, w, dequantized.pack(w.astype(np.int8))], [out], packed=True)
         with pytest.raises(LibraryError, match="there is no product of"):
             call([x, w, pack(w, group=32)], [out], packed=True)
