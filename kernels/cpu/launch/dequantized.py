@@ -75,7 +75,8 @@ def pack(w: np.ndarray, *, right: Sequence[int] = ()) -> np.ndarray:
 
 def narrow(w: np.ndarray, transposed: bool, group: int, to: np.ndarray, scale: np.ndarray | None) -> None:
     """Make bytes of weights `[k, n]` of float32, or `[n, k]` if they are `transposed`: panels, or `[k, n]`; and their scales
-    `[groups, n]`, of so many terms, or of all. A scale is the largest magnitude over 127. Without scales, make panels of bfloat16.
+    `[groups, n]`, of so many terms, or of all. A scale is the largest magnitude over 127. Without scales, they become panels of
+    bfloat16.
 
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`.
     """
