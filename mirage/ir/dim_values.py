@@ -41,6 +41,11 @@ def _terms(dim: sympy.Expr) -> tuple[tuple[int, _Powers], ...]:
 @lru_cache(maxsize=4096)
 def _function(dim: sympy.Expr) -> _Function:
     """What computes a dim, or an operand of a function in one, of either sign."""
+    if dim.is_Integer:
+        value = int(dim)
+        return lambda sizes: value
+    if dim.is_Symbol:
+        return operator.itemgetter(dim.name)
     if isinstance(dim, DimFunction):
         return _of_function(dim)
     if dim.has(sympy.floor, sympy.ceiling, sympy.Mod, sympy.Min, sympy.Max):
@@ -100,6 +105,26 @@ def value_at(dim: sympy.Expr, sizes: Sizes) -> int:
     except KeyError:
         missing = symbols_of(dim) - sizes.keys()
         raise DimError(f"dim {dim}: no size for {sorted(missing)}; give sizes={{'{min(missing)}': ...}}") from None
+
+
+def shapes_function(shapes: Iterable[Iterable[sympy.Expr]]) -> Callable[[Sizes], list[tuple[int, ...]]]:
+    """What computes shapes as `evaluate` does their dims, each dim once, for many calls."""
+    given = [tuple(shape) for shape in shapes]
+    dims = list(dict.fromkeys(d for shape in given for d in shape))
+    functions = [_function(d) for d in dims]
+    places = [[dims.index(d) for d in shape] for shape in given]
+
+    def bind(sizes: Sizes) -> list[tuple[int, ...]]:
+        try:
+            found = [int(f(sizes)) for f in functions]
+        except KeyError:
+            found = [-1]
+        if min(found, default=0) < 0:
+            # which says what is wrong
+            found = [evaluate(d, sizes) for d in dims]
+        return [tuple([found[k] for k in at]) for at in places]
+
+    return bind
 
 
 def evaluate(dim: sympy.Expr, sizes: Sizes) -> int:

@@ -91,7 +91,9 @@ class _LaidOut:
 class Frame:
     """Used by one call at a time."""
 
-    __slots__ = ("_given", "_laid_out", "_layout", "_version", "arena", "entry", "registers", "segments", "slots", "storages")
+    __slots__ = (
+        "_given", "_laid_out", "_layout", "_version", "arena", "entry", "moving", "registers", "segments", "slots", "storages",
+    )  # fmt: skip
 
     def __init__(self, layout: FrameLayout) -> None:
         self._layout = layout
@@ -106,6 +108,8 @@ class Frame:
         self.registers: list[Any] = layout.registers
         #: what `mirage.runtime.segments` prepared for these registers, by the number of the segment
         self.segments: dict[int, Any] = {}
+        #: what it prepared for sizes that change from call to call
+        self.moving: dict[int, Any] = {}
         self.slots: Slots
         self.storages: list[PlacedArray | None] = [None] * layout.storages
 

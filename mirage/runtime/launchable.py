@@ -62,11 +62,12 @@ class Launchable(Protocol):
 
 @dataclass(frozen=True)
 class LaunchedCall:
-    """An instruction that launches compiled code: which registers it gives, and what prepares it."""
+    """An instruction that launches compiled code: which registers it gives, what prepares it, and for which dims."""
 
     at: vm.Instruction
     registers: tuple[int, ...]
     prepare: Prepare
+    dims: Callable[[Slots], tuple[int, ...]] = lambda _: ()
 
 
 def launched(i: vm.Instruction, make: Steps) -> LaunchedCall | None:
@@ -81,7 +82,7 @@ def launched(i: vm.Instruction, make: Steps) -> LaunchedCall | None:
             def launches(given: Sequence[Any], slots: Slots) -> Sequence[Launch] | None:
                 return prepare(tuple(given[:a]), tuple(given[a:b]), sizes(slots), tuple(given[b:]))
 
-            return LaunchedCall(i, (*inputs, *outputs, *workspace), launches)
+            return LaunchedCall(i, (*inputs, *outputs, *workspace), launches, sizes)
         case vm.CallLibrary(name, inputs, outputs, attrs) if name in _LIBRARY:
             fixed, count = dict(attrs), len(inputs)
             function = _LIBRARY[name]
@@ -90,6 +91,9 @@ def launched(i: vm.Instruction, make: Steps) -> LaunchedCall | None:
                 return one(function(given[:count], given[count:], **fixed))
 
             return LaunchedCall(i, (*inputs, *outputs), call)
+        case vm.CallPacked(_, name, args, attrs, (0,)) if name in order.EFFECTS:
+            settings, effect = dict(attrs), order.EFFECTS[name]
+            return LaunchedCall(i, args, lambda given, slots: one(effect(given, **settings)))
     return None
 
 

@@ -15,12 +15,12 @@ import numpy as np
 from mirage.ir.types import ELEMENTS
 from mirage.kernels.cpu.launch.machine import addresses
 from mirage.kernels.cpu.launch.memory import address, aligned
-from mirage.kernels.cpu.launch.rounds import Item, Launch, LaunchedRounds, scatter_row
+from mirage.kernels.cpu.launch.rounds import Item, Launch, LaunchedRounds
 from mirage.remember import remember
 from mirage.runtime import program as vm
 from mirage.runtime.frame import Frame, FrameLayout
 from mirage.runtime.guards import Entry
-from mirage.runtime.launchable import LaunchedCall, launched, one
+from mirage.runtime.launchable import LaunchedCall, launched
 from mirage.runtime.places.host import HOST
 from mirage.runtime.sizes import Slots
 from mirage.runtime.steps import Items, Steps, noted
@@ -53,6 +53,9 @@ class Rounds:
         make = self._steps
         if call := launched(i, make):
             self._calls.append(call)
+            if isinstance(i, vm.CallPacked):
+                # the result of an effect is what it writes to
+                self._views[i.out] = i.args[0], None
             return
         match i:
             case vm.AllocStorage() | vm.Free():
@@ -68,11 +71,6 @@ class Rounds:
                 self._tuples[out] = items
             case vm.GetItem(out, value, index) if value in self._tuples:
                 self._views[out] = self._tuples[value][index], None
-            case vm.CallPacked(out, "scatter_", args, attrs):
-                axis: Any = dict(attrs)["axis"]
-                write = LaunchedCall(i, args, lambda given, slots: one(scatter_row(given[0], given[1], given[2], axis)))
-                self._calls.append(write)
-                self._views[out] = args[0], None
             case _:
                 raise _Unknown
 

@@ -2,13 +2,15 @@
 
 A frame whose sizes stay the same has its tensors in the same places, so that from its third call on nothing is left to do for a
 kernel but to launch it. What comes from outside, arguments and results that the caller gets, has its address looked up anew.
+Where sizes change from call to call, as a cache grows with every token, most kernels have tensors of the same shapes: they
+are launched as they were at other sizes, with all addresses looked up anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -18,13 +20,16 @@ from mirage.runtime import program as vm
 from mirage.runtime.frame import Frame, getter
 from mirage.runtime.launchable import LaunchedCall, launched
 from mirage.runtime.places.host import HOST
-from mirage.runtime.steps import Source, Steps, noted
+from mirage.runtime.steps import Source, Step, Steps, noted
 
 #: launches of a segment, at most: between segments, signals have their turn
 _MOST = 64
-#: times that a frame's launches are prepared for other arrays than before, at most
-_TIMES = 8
+#: times that a frame's launches are prepared for other arrays than before, at most, and those for changing sizes
+_TIMES, _MOVES = 8, 16
 _Call: TypeAlias = tuple[Source, LaunchedCall]
+#: calls in a row, with their launches
+_Run: TypeAlias = Sequence[tuple[_Call, Sequence[Launch]]]
+_L = TypeVar("_L", bound="_Launches")
 
 
 def in_segments(sources: Sequence[tuple[Source, int]], make: Steps) -> list[Source]:
@@ -48,9 +53,19 @@ def in_segments(sources: Sequence[tuple[Source, int]], make: Steps) -> list[Sour
             continue
         if sum(c is not None for _, c in joined) == _MOST:
             close()
+        if isinstance(source.at, vm.CallPacked):
+            # the result of an effect is what it writes to
+            joined.append((Source(source.at, _alias(source.at.out, source.at.args[0])), None))
         joined.append((source, call))
     close()
     return done
+
+
+def _alias(out: int, of: int) -> Step:
+    def step(registers: list[Any], frame: Frame) -> None:
+        registers[out] = registers[of]
+
+    return step
 
 
 class Segment:
@@ -67,7 +82,11 @@ class Segment:
     def __call__(self, registers: list[Any], frame: Frame) -> None:
         ready = frame.segments.get(self.number)
         if ready is None:
-            ready = frame.segments[self.number] = _Ready(self._before, [self.calls], _TIMES)
+            frame.segments[self.number] = _Ready(self._before, [self.calls], _TIMES, 1)
+            self._make(self._before, registers, frame)
+            self._moved(registers, frame)
+            self._make(self._after, registers, frame)
+            return
         self._make(ready.before, registers, frame)
         if ready.calls == 1:
             # the second one with the same sizes
@@ -92,6 +111,31 @@ class Segment:
                 noted(e, self.owner, s.at)
                 raise
 
+    def _moved(self, registers: list[Any], frame: Frame) -> None:
+        """Make the calls at sizes that the frame had not, or not lately: as at others, where tensors are of the same shapes."""
+        found = frame.moving.get(self.number)
+        if found is None:
+            # there were no other sizes yet
+            frame.moving[self.number] = _Moving()
+            self._make([source for source, _ in self.calls], registers, frame)
+            return
+        if found.parts is None and found.times:
+            found.times -= 1
+            found.kinds = [_kind(call, registers, frame) for _, call in self.calls]
+            found.parts = self._parts(registers, frame, lambda run: _Moved(self.owner, run, registers, frame), found.varying)
+        parts: Sequence[_Moved | Sequence[_Call]] = [self.calls] if found.parts is None else found.parts
+        fit = True
+        for part in parts:
+            if isinstance(part, _Moved) and part.moves(registers, frame):
+                part.run()
+                continue
+            fit = fit and not isinstance(part, _Moved)
+            self._make([source for source, _ in (part.calls if isinstance(part, _Moved) else part)], registers, frame)
+        if not fit:
+            kinds = [_kind(call, registers, frame) for _, call in self.calls]
+            found.varying |= {k for k, (a, b) in enumerate(zip(found.kinds, kinds, strict=True)) if a != b}
+            found.parts = None
+
     def _prepared(self, registers: list[Any], frame: Frame, times: int) -> _Ready:
         """The segment prepared for what registers hold now; tensors that are the same in every call are made no more."""
         fixed, before = set(frame.fixed), []
@@ -101,20 +145,28 @@ class Segment:
                 frame.registers[s.at.out] = registers[s.at.out]
             else:
                 before.append(s)
-        parts: list[_Launches | list[_Call]] = []
+        parts = self._parts(registers, frame, lambda run: _Launches(self.owner, run, registers, fixed))
+        return _Ready(before, parts, times - 1, 1)
+
+    def _parts(
+        self, registers: Sequence[Any], frame: Frame, launches_of: Callable[[_Run], _L], without: Collection[int] = ()
+    ) -> list[_L | list[_Call]]:
+        """The calls in order, those in a row that can be prepared as one; `without` are numbers of calls that are not."""
+        parts: list[_L | list[_Call]] = []
         run: list[tuple[_Call, Sequence[Launch]]] = []
-        for source, call in self.calls:
+        for k, (source, call) in enumerate(self.calls):
             given = [registers[r] for r in call.registers]
             arrays = [a for a in given if isinstance(a, np.ndarray)]
-            launches = call.prepare(given, frame.slots) if all(a.size and _fits(a) for a in arrays) else None
+            fit = k not in without and all(a.size and _fits(a) for a in arrays)
+            launches = call.prepare(given, frame.slots) if fit else None
             if launches is not None:
                 run.append(((source, call), launches))
                 continue
-            parts += [_Launches(self.owner, run, registers, fixed)] if run else []
+            parts += [launches_of(run)] if run else []
             parts.append([(source, call)])
             run = []
-        parts += [_Launches(self.owner, run, registers, fixed)] if run else []
-        return _Ready(before, parts, times - 1, 1)
+        parts += [launches_of(run)] if run else []
+        return parts
 
 
 @dataclass
@@ -129,11 +181,29 @@ class _Ready:
     calls: int = 0
 
 
+@dataclass
+class _Moving:
+    """A segment of a frame whose sizes change: launches and steps in order, if they are prepared, for which tensors each call
+    was, the numbers of the calls whose tensors change their shapes, and how often it may still be prepared.
+    """
+
+    parts: Sequence[_Moved | Sequence[_Call]] | None = None
+    kinds: Sequence[object] = ()
+    varying: set[int] = field(default_factory=set)
+    times: int = _MOVES
+
+
+def _kind(call: LaunchedCall, registers: Sequence[Any], frame: Frame) -> object:
+    """What has to be the same for a launch of a call."""
+    given = (registers[r] for r in call.registers)
+    return call.dims(frame.slots), [(a.shape, a.dtype) if isinstance(a, np.ndarray) else None for a in given]
+
+
 class _Launches:
     """Calls that are prepared as launches, for what the registers hold."""
 
     def __init__(
-        self, owner: str, run: Sequence[tuple[_Call, Sequence[Launch]]], registers: Sequence[Any], fixed: Collection[int]
+        self, owner: str, run: _Run, registers: Sequence[Any], fixed: Collection[int]
     ) -> None:
         self._owner = owner
         self.calls = [call for call, _ in run]
@@ -171,6 +241,23 @@ class _Launches:
         failed = self._rounds.run_first()
         if failed is not None:
             raise noted(self._rounds.error(), self._owner, self._at[failed])
+
+
+class _Moved(_Launches):
+    """Calls that are prepared for tensors of these shapes, wherever they lie."""
+
+    def __init__(self, owner: str, run: _Run, registers: Sequence[Any], frame: Frame) -> None:
+        # launches hold the addresses of what is in a workspace
+        held = {r for (source, _), _ in run if isinstance(source.at, vm.CallKernel) for r in source.at.workspace}
+        super().__init__(owner, run, registers, held)
+        self._held = [(r, address(registers[r])) for r in held]
+        self._dims = [(call.dims, call.dims(frame.slots)) for (_, call), _ in run]
+
+    def moves(self, registers: Sequence[Any], frame: Frame) -> bool:
+        """Whether it may run for what the registers hold at these sizes, which it then does."""
+        slots = frame.slots
+        same = all(dims(slots) == known for dims, known in self._dims)
+        return same and all(address(registers[r]) == known for r, known in self._held) and self.fits(registers)
 
 
 def _fits(a: np.ndarray) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 import mirage as mi
 from mirage.compilation import compile as compile_program
-from mirage.errors import MirageError
+from mirage.errors import InputError, MirageError
 from mirage.frontends.convolutions import convolution as convolved
 from mirage.ir.graph.parse import parse_module
 from mirage.kernels.cpu.launch import convolution
@@ -84,10 +84,134 @@ def test_from_the_second_call_with_the_same_sizes_on(launches: list[int]) -> Non
     first = launches[: len(launches) // 4]
     assert launches == first * 4 and sum(first) >= 3 and len(first) == 2
     launches.clear()
-    check(run, arguments(7))
+    # at other sizes, those are run that were prepared for them
+    for seed in range(3):
+        check(run, arguments(7, seed))
+    assert launches == first * 3
+
+
+#: what `y` goes through has the same shapes at all n; `x` is another
+GROWING = """
+def main(x: float32[n, 6], y: float32[3, 4], w: float32[4, 6], v: float32[6, 6]):
+    with dataflow():
+        a = matmul(y, w)
+        p = softmax(a, axis=1)
+        b = matmul(p, v)
+        t = transpose(x, perm=(1, 0))
+        s = matmul(b, t)
+        q = softmax(s, axis=1)
+        o = matmul(q, x)
+        c = matmul(o, v)
+        z = softmax(c, axis=1)
+        d = matmul(z, v)
+        e = (d, b)
+    return e
+"""
+
+
+def growing(n: int, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng([seed, n])
+    return [rng.standard_normal(s).astype(np.float32) for s in ((n, 6), (3, 4), (4, 6), (6, 6))]
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    return np.asarray(e / e.sum(axis=1, keepdims=True))
+
+
+def check_growing(run: Executable, args: list[np.ndarray]) -> list[np.ndarray]:
+    x, y, w, v = (a.astype(np.float64) for a in args)
+    b = softmax(y @ w) @ v
+    wanted = softmax(softmax(b @ x.T) @ x @ v) @ v, b
+    found: list[np.ndarray] = list(run(*args))
+    for f, g in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(f, g, rtol=1e-4, atol=1e-5)
+    return found
+
+
+@pytest.mark.parametrize("constants", [(), ("w", "v")])
+def test_what_keeps_its_shapes_is_launched_while_sizes_change(launches: list[int], constants: tuple[str, ...]) -> None:
+    run = compiled(GROWING, constants=constants)
+    w, v = growing(1, 0)[2:]
+    counts: list[int] = []
+    kept: list[tuple[np.ndarray, np.ndarray]] = []
+    for n in range(2, 40):
+        launches.clear()
+        kept += [(f, f.copy()) for f in check_growing(run, [*growing(n, n)[:2], w, v])]
+        counts.append(sum(launches))
+    # not at the first sizes; from the fourth on it is known what changes
+    assert counts[0] == 0 and len(set(counts[3:])) == 1 and counts[-1] >= 4
+    # all sizes once more, those that were laid out lately and others, and each several times in a row
+    for n in (*range(39, 1, -5), 7, 7, 7, 8, 7, 9, 9, 9, 10):
+        check_growing(run, [*growing(n, 0)[:2], w, v])
+    if constants:
+        w *= 2
+        run.forget()
+        for n in (11, 12, 12, 12, 13):
+            check_growing(run, [*growing(n, 0)[:2], w, v])
+    # results are not written to by later calls
+    for found, then in kept:
+        np.testing.assert_array_equal(found, then)
+
+
+def test_sizes_that_change_in_threads(launches: list[int]) -> None:
+    run = compiled(GROWING)
+
+    def work(k: int) -> None:
+        for n in range(2, 12):
+            check_growing(run, growing(n + k, k))
+
+    in_threads(work, 6)
+    assert launches
+
+
+#: a cache that is written to where `at` says, and the number of its tokens
+EFFECTS = """
+def main(cache: float32[n, 4], seen: int64[()], x: float32[2, 4], w: float32[4, 4], at: int64[2], now: int64[()]):
+    with dataflow():
+        a = matmul(x, w)
+    c = packed["scatter_", float32[n, 4], in_place[0]](cache, at, a, axis=0)
+    s = packed["copy_", int64[()], in_place[0]](seen, now)
+    with dataflow():
+        b = matmul(a, w)
+        t = transpose(c, perm=(1, 0))
+        y = matmul(b, t)
+    return y
+"""
+
+
+def test_effects_are_launched(launches: list[int]) -> None:
+    run = compiled(EFFECTS)
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((2, 4), (4, 4)))
+    for n in (5, 5, 5, 7, 8, 9, 10, 5):
+        launches.clear()
+        cache, seen = rng.standard_normal((n, 4)).astype(np.float32), np.array(3)
+        wanted = cache.astype(np.float64)
+        at = np.array([n - 1, -n])
+        wanted[at] = x.astype(np.float64) @ w
+        found = run(cache, seen, x, w, at, np.array(n))
+        np.testing.assert_allclose(cache, wanted, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(found, x.astype(np.float64) @ w @ w @ wanted.T, rtol=1e-4, atol=1e-4)
+        assert seen == n
+    assert sum(launches) >= 4
+    before = cache.copy()
+    for _ in range(2):
+        # nothing is written where one of the positions is none
+        with pytest.raises(InputError, match="scatter_: axis 0: index 5 is outside of a dim of 5 elements"):
+            run(cache, seen, x, w, np.array([0, 5]), np.array(1))
+        np.testing.assert_array_equal(cache, before)
+    with pytest.raises(InputError, match="updated in place, and read-only"):
+        cache.flags.writeable = False
+        run(cache, seen, x, w, np.array([0, 1]), np.array(1))
+
+
+def test_nothing_that_keeps_its_shapes(launches: list[int]) -> None:
+    run = compiled(PROGRAM)
+    for n in range(1, 30):
+        launches.clear()
+        check(run, arguments(n))
     assert not launches
-    check(run, arguments(7, 1))
-    assert launches == first
 
 
 def test_no_rows(launches: list[int]) -> None:

@@ -164,13 +164,30 @@ static void written(const ordered *s, int64_t to, int64_t from, int64_t n)
     for (int64_t i = 0; i < n; i++) memcpy(out + i * size, s->given, size);
 }
 
+/* The elements of x, in values. */
+int mi_copy(void *args, mi_pool_run_fn *pool, int threads)
+{
+    const ordered *s = args;
+    (void)pool, (void)threads;
+    memmove(s->values, s->x, s->outer * s->count * s->inner * s->itemsize);
+    return DONE;
+}
+
 /* x with values written, or added, where positions say, those counted from the end if they are negative. */
 int mi_scatter(void *args, mi_pool_run_fn *pool, int threads)
 {
     ordered *s = args;
     const int64_t row = s->count * s->inner, step = s->along ? 1 : s->inner;
     (void)pool, (void)threads;
-    memcpy(s->values, s->x, s->outer * row * s->itemsize);
+    if (s->values != s->x) memcpy(s->values, s->x, s->outer * row * s->itemsize);
+    /* in place, nothing is written where a position is wrong */
+    for (int64_t k = 0; k < s->kept && s->values == s->x && !s->along; k++) {
+        const int64_t at = s->wide ? ((const int64_t *)s->at)[k] : ((const int32_t *)s->at)[k];
+        if (at < -s->count || at >= s->count) {
+            s->wrong = at;
+            return OUTSIDE;
+        }
+    }
     for (int64_t o = 0; o < s->outer; o++)
         for (int64_t k = 0; k < s->kept; k++)
             for (int64_t i = 0; i < s->inner; i += step) {

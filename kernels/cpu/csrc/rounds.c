@@ -83,22 +83,3 @@ long mi_rounds_take(
     }
     return n;
 }
-
-/* x[outer, at, inner] = values[outer, inner], where `at` is one of `extent` places, from the end if it is negative. */
-typedef struct {
-    char *x;
-    const char *values;
-    const long *at;
-    long outer, extent, inner; /* `inner` in bytes */
-} row;
-
-int mi_rounds_row(row *r, mi_pool_run_fn *pool, int threads)
-{
-    (void)pool, (void)threads;
-    const long at = *r->at < 0 ? *r->at + r->extent : *r->at;
-    if (at < 0 || at >= r->extent) return 1;
-    for (long i = 0; i < r->outer; i++) {
-        memcpy(r->x + (i * r->extent + at) * r->inner, r->values + i * r->inner, (size_t)r->inner);
-    }
-    return 0;
-}

@@ -161,6 +161,33 @@ def _prepare(op: str, inputs: Arrays, outputs: Arrays, **attrs: Any) -> Launch |
     return Launch(launcher(_function(function)), ctypes.addressof(args), pointers, error, args)
 
 
+def prepare_scatter(given: Arrays, *, axis: int) -> Launch | None:
+    """The launch of the effect `scatter_` for tensors like these: what it writes to, positions and values. None where C lacks it,
+    or values may be another view of what they are written to. Nothing is written where a position is wrong.
+    """
+    x, _, values = given
+    found = _scatter(given, [x], axis=axis, add=False)
+    if found is None or values.size == x.size or not x.flags.writeable:
+        return None
+    args, _ = found
+    pointers = tuple((field(args, name), place) for name, place in (("x", 0), ("at", 1), ("given", 2), ("values", 0)))
+    error = functools.partial(_error, "scatter_", axis, args)
+    return Launch(launcher(_function("mi_scatter")), ctypes.addressof(args), pointers, error, args)
+
+
+def prepare_copy(given: Arrays) -> Launch | None:
+    """The launch of the effect `copy_` for tensors like these; None where the second one is broadcast."""
+    to, x = given
+    if not isinstance(x, np.ndarray) or x.shape != to.shape or x.dtype != to.dtype or not to.flags.writeable:
+        return None
+    args = _Arguments(itemsize=x.itemsize, outer=1, count=x.size, inner=1)
+    pointers = ((field(args, "values"), 0), (field(args, "x"), 1))
+    error = functools.partial(_error, "copy_", 0, args)
+    return Launch(launcher(_function("mi_copy")), ctypes.addressof(args), pointers, error, args)
+
+
+#: the effects that may be launched, and what prepares them
+EFFECTS: Mapping[str, Callable[..., Launch | None]] = {"copy_": prepare_copy, "scatter_": prepare_scatter}
 #: the functions that programs may call without registering them, and what prepares launches of them
 FUNCTIONS: Mapping[str, Callable[..., None]] = {f"cpu.{op}": functools.partial(_run, op) for op in _OPERATORS}
 PREPARED: Mapping[str, Callable[..., Launch | None]] = {f"cpu.{op}": functools.partial(_prepare, op) for op in _OPERATORS}

@@ -12,13 +12,11 @@ import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from mirage.errors import InputError
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.launch.interpreter import HEADER
 from mirage.kernels.cpu.launch.memory import ARRAYS_KNOWN, address
@@ -49,15 +47,6 @@ def pointers_to(array: ctypes.Array[ctypes.c_void_p], places: Sequence[tuple[int
     """The pointers of a launch that are elements of an array: `places` are (element, place of the tensor)."""
     start = ctypes.addressof(array)
     return tuple((start + _POINTER * element, tensor) for element, tensor in places)
-
-
-class _Row(ctypes.Structure):
-    """`row` of rounds.c."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "values", "at")),
-        *((name, ctypes.c_long) for name in ("outer", "extent", "inner")),
-    )
 
 
 class _Launch(ctypes.Structure):
@@ -117,26 +106,6 @@ def field(structure: ctypes.Structure, name: str) -> int:
     """The address of a field."""
     offset: int = getattr(type(structure), name).offset
     return ctypes.addressof(structure) + offset
-
-
-def scatter_row(x: np.ndarray, index: np.ndarray, values: np.ndarray, axis: int) -> Launch | None:
-    """The launch that writes `values` to the place `index` of `x` along an axis; the tensors are in this order.
-
-    None where they are not contiguous, `values` broadcast, or the index is not one int64. Raises NoCompilerError,
-    CompilerError and UnsafeCacheError as `toolchain.compile`; the launch fails with InputError for an index out of range.
-    """
-    axis %= x.ndim
-    fits = all(a.flags.c_contiguous for a in (x, values)) and x.flags.writeable and x.dtype == values.dtype
-    if not fits or index.shape or index.dtype != np.int64 or values.shape != (*x.shape[:axis], *x.shape[axis + 1 :]):
-        return None
-    extent = x.shape[axis]
-    args = _Row(0, 0, 0, prod(x.shape[:axis]), extent, prod(x.shape[axis + 1 :]) * x.itemsize)
-    pointers = tuple((field(args, name), k) for k, name in enumerate(("x", "at", "values")))
-
-    def error(status: int) -> Exception:
-        return InputError(f"scatter_: axis {axis}: an index is not one of its {extent} places; use other indices")
-
-    return Launch(launcher(_library().mi_rounds_row), ctypes.addressof(args), pointers, error, args)
 
 
 class Tensors:

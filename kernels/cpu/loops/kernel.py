@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import InputError, MirageError
-from mirage.ir.dim_values import value_at
+from mirage.ir.dim_values import shapes_function, value_at
 from mirage.ir.loops.interpret import index_message
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.types import ELEMENTS, TensorType
@@ -57,9 +57,9 @@ class _Shape:
     def __init__(self, kernel: LoopKernel, sizes: Mapping[str, int]) -> None:
         kernel.program.check(sizes)
         self.values = [value_at(d, sizes) for d in kernel.dims]
-        self.inputs = [t.bind(sizes) for t in kernel.program.input_types]
-        self.outputs = [t.bind(sizes) for t in kernel.program.output_types]
-        self.workspace = [(t.bind(sizes), ELEMENTS[t.dtype]) for t in kernel.workspace_types]
+        shapes, (a, b) = kernel.shapes(sizes), kernel.counts
+        self.inputs, self.outputs = shapes[:a], shapes[a : a + b]
+        self.workspace = list(zip(shapes[a + b :], kernel.workspace_elements, strict=True))
         #: strides of the inputs -> frames that no call uses
         self.frames: dict[tuple[tuple[int, ...], ...], list[_Frame]] = {}
 
@@ -80,6 +80,10 @@ class LoopKernel:
         self.dims = emitted.dims
         #: types of the tensors that the steps of the kernel hand on: a call is given memory for them, or allocates it
         self.workspace_types = emitted.workspace
+        self.workspace_elements = [ELEMENTS[t.dtype] for t in self.workspace_types]
+        #: what computes the shapes of inputs, of outputs, so many, and of these
+        self.counts = len(program.inputs), len(program.outputs)
+        self.shapes = shapes_function(t.shape for t in (*program.input_types, *program.output_types, *self.workspace_types))
         self._checks = emitted.checks
         library = toolchain.load(toolchain.compile(self.source, name=f"loops_{program.name}"[:40]))
         self._run = library.mirage_run

@@ -186,3 +186,17 @@ def test_a_launch_says_which_position_is_outside() -> None:
     with pytest.raises(InputError, match="scatter: axis 0: index 7 is outside of a dim of 3 elements"):
         run(x, np.array([2, 7, 1]))
     np.testing.assert_array_equal(run(x, at), [2.0, 4.0, 0.0])
+
+
+def test_effects_that_c_lacks() -> None:
+    x, at = np.zeros((4, 3), np.float32), np.array([1, 2])
+    assert order.prepare_scatter([x, at, np.ones((2, 3), np.float32)], axis=0) is not None
+    assert order.prepare_copy([x, np.ones((4, 3), np.float32)]) is not None
+    # perhaps a view of the same memory, another type, and what is broadcast
+    assert order.prepare_scatter([x, np.arange(4), x], axis=0) is None
+    assert order.prepare_scatter([x, at, np.ones((2, 3))], axis=0) is None
+    assert order.prepare_copy([x, np.ones((4, 3))]) is None
+    assert order.prepare_copy([x, np.ones(3, np.float32)]) is None
+    x.flags.writeable = False
+    assert order.prepare_scatter([x, at, np.ones((2, 3), np.float32)], axis=0) is None
+    assert order.prepare_copy([x, np.ones((4, 3), np.float32)]) is None
