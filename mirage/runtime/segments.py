@@ -26,6 +26,8 @@ from mirage.runtime.steps import Source, Step, Steps, noted
 _MOST = 64
 #: times that a frame's launches are prepared for other arrays than before, at most, and those for changing sizes
 _TIMES, _MOVES = 8, 16
+#: instructions that make tensors, views and tuples of what there is, and let go of them
+_MOVES_ONLY = (vm.MakeTensor, vm.Reshape, vm.MakeTuple, vm.GetItem, vm.Free)
 _Call: TypeAlias = tuple[Source, LaunchedCall]
 #: calls in a row, with their launches
 _Run: TypeAlias = Sequence[tuple[_Call, Sequence[Launch]]]
@@ -46,7 +48,7 @@ def in_segments(sources: Sequence[tuple[Source, int]], make: Steps) -> list[Sour
 
     for source, stage in sources:
         call = launched(source.at, make) if make.place is HOST and not stage else None
-        moves = isinstance(source.at, vm.MakeTensor | vm.Reshape | vm.Free) and not stage
+        moves = isinstance(source.at, _MOVES_ONLY) and not stage
         if call is None and not moves:
             close()
             done.append(source)

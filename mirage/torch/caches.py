@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -107,11 +107,25 @@ def _cache(module: Any, static: bool, values: Sequence[Any], names: Sequence[str
     cache = kind.__new__(kind)
     module.Cache.__init__(cache, **{"layers": []} if static else {"layer_class_to_replicate": module.DynamicLayer})
     layer = _static_layer if static else _dynamic_layer
+    _note_equal_sizes(found.values())
     try:
         cache.layers += [layer(module, found.get(k, {})) for k in range(max(found, default=-1) + 1)]
     except KeyError as e:
         raise InputError(f"a cache of keys and values has a layer without {e}") from None
     return cache
+
+
+def _note_equal_sizes(layers: Iterable[Mapping[str, Any]]) -> None:
+    """Tell torch, which exports a model with these tensors, that layers of one kind have as many sequences, heads and tokens: a
+    program with a symbol for the length of each would have kernels for each.
+    """
+    first: dict[bool, Any] = {}
+    for tensors in layers:
+        for t in (tensors[name] for name in ("keys", "values") if name in tensors):
+            sizes = first.setdefault("seen" in tensors, t.shape)[:3]
+            for a, b in zip(sizes, t.shape[:3], strict=False):
+                if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt) and a.node.hint == b.node.hint:
+                    torch._check(a == b)
 
 
 def _dynamic_layer(module: Any, tensors: Mapping[str, Any]) -> Any:
