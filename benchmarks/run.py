@@ -213,6 +213,14 @@ def _stored(run: _Run) -> None:
     _row_by_row(run, "stored", StoredRow, measure(run.names, _say), lambda r: NAMES.index(r.case), section)
 
 
+def _generation(run: _Run) -> None:
+    from benchmarks.flow.generation import CACHES, NAMES, GenerationRow, measure, section
+
+    order = [(n, c) for n in NAMES for c in CACHES]
+    rows = measure(run.names, _say)
+    _row_by_row(run, "generation", GenerationRow, rows, lambda r: order.index((r.model, r.cache)), section)
+
+
 def _relay(run: _Run) -> None:
     from benchmarks.flow.relay import RelayRow, measure, section
     from benchmarks.graphs.relay import MODELS
@@ -314,6 +322,7 @@ PARTS: Mapping[str, Callable[[_Run], None]] = {
     "products": _products,
     "quantized": _quantized,
     "stored": _stored,
+    "generation": _generation,
     "masks": _masks,
     "imports": _imports,
     "hits": _hits,

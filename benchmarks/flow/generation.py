@@ -1,0 +1,149 @@
+"""Text that models of PyTorch generate, token by token, as their users call it: `model.generate`.
+
+`python -m benchmarks.flow.generation [--only NAME] [--json] [--markdown]`. Every token is another call with a longer cache, or,
+where the cache is static, with one that is written to. Compiled models are called in place of `model.forward`. Tokens have to be
+those of PyTorch, but for weights of bfloat16, whose rounding may choose others.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Annotated, Any
+
+import torch
+import transformers
+import typer
+from torch import nn
+
+import mirage.torch
+from benchmarks.flow.models import CASES
+from benchmarks.peers.peers import complain
+from benchmarks.tables import Table, emit
+from mirage.cli_shared import AsJson
+from mirage.errors import InputError, VerificationError
+from mirage.kernels.cpu.model.limits import measure_limits
+from mirage.settings import num_threads
+
+#: models, by name, whose prompts are so long; and tokens that are generated, rounds in which versions take turns
+NAMES = ("gpt2", "llama")
+PROMPT, TOKENS, ROUNDS = 32, 64, 5
+#: kinds of caches, and how `generate` is told
+CACHES: Mapping[str, Mapping[str, Any]] = {"grows": {}, "static": {"cache_implementation": "static"}}
+#: the version whose tokens all others have to give, and those that may give others
+EAGER, NARROW = "PyTorch", "Mirage bfloat16"
+
+
+@dataclass(frozen=True)
+class GenerationRow:
+    """A model with one kind of cache: minimum and median of milliseconds per token, and seconds of the first call, which
+    compiles, by version. `limit` are the milliseconds in which the weights that a token needs are read from memory.
+    """
+
+    model: str
+    layers: int
+    cache: str
+    limit: float
+    times: dict[str, tuple[float, float]]
+    first_s: dict[str, float]
+
+
+def measure(names: Sequence[str] = (), say: Callable[[str], None] = complain) -> Iterator[GenerationRow]:
+    """A row per model and kind of cache, all of `NAMES` if none is named; raises InputError for a name of nothing,
+    VerificationError where tokens are others than PyTorch's.
+    """
+    if unknown := [n for n in names if n not in NAMES]:
+        raise InputError(f"no model is named {', '.join(unknown)}; choose from {', '.join(NAMES)}")
+    torch.set_num_threads(num_threads())
+    transformers.logging.set_verbosity_error()
+    for name in names or NAMES:
+        with warnings.catch_warnings(action="ignore"), torch.no_grad():
+            yield from _measured(name, say)
+
+
+def _measured(name: str, say: Callable[[str], None]) -> Iterator[GenerationRow]:
+    model = CASES[f"{name} decode"].build(None).model
+    options: dict[str, Any] = {"background": False, "without": ("superoptimize",), "strict": True}
+    versions = {
+        EAGER: model,
+        "torch.compile": _with(model, torch.compile(model.forward, dynamic=True)),
+        "Mirage": _with(model, mirage.torch.compile(model.forward, **options)),
+        NARROW: _with(model, mirage.torch.compile(model.forward, weights="bfloat16", **options)),
+    }
+    prompt = torch.randint(3, model.config.vocab_size, (1, PROMPT), generator=torch.Generator().manual_seed(0))
+    limit = 1e3 * _bytes_of_a_token(model) / (1e9 * measure_limits().dram_gbs)
+    for cache, how in CACHES.items():
+        first: dict[str, float] = {}
+        times: dict[str, list[float]] = {n: [] for n in versions}
+        for k in range(ROUNDS + 1):
+            expected = None
+            for n, version in versions.items():
+                start = time.perf_counter()
+                found = version.generate(
+                    prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False,
+                    **how,
+                )  # fmt: skip
+                spent = time.perf_counter() - start
+                expected = found if n == EAGER else expected
+                if n != NARROW and not torch.equal(found, expected):
+                    raise VerificationError(f"{name}, {cache}: {n} gives other tokens than {EAGER}")
+                if k:
+                    times[n].append(1e3 * spent / TOKENS)
+                else:
+                    first[n] = spent
+        taken = {n: (min(t), median(t)) for n, t in times.items()}
+        say(f"{name}, {cache}: " + ", ".join(f"{n} {t:.1f} ms a token" for n, (_, t) in taken.items()))
+        yield GenerationRow(name, model.config.num_hidden_layers, cache, limit, taken, first)
+
+
+def _with(model: nn.Module, forward: Callable[..., Any]) -> Any:
+    """The model with another function in place of its own."""
+    found = copy.copy(model)
+    found.forward = forward
+    return found
+
+
+def _bytes_of_a_token(model: Any) -> int:
+    """Those of the matrices that every token is multiplied with: a row is read of the tables of tokens and positions, where they
+    are not the last matrix as well.
+    """
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)} - {id(model.get_output_embeddings().weight)}
+    return sum(p.numel() * p.element_size() for p in model.parameters() if p.ndim == 2 and id(p) not in tables)
+
+
+def generation_table(rows: Sequence[GenerationRow]) -> Table:
+    """A line per row: minimum and median of each version in milliseconds per token, and our first call."""
+    names = list(dict.fromkeys(n for r in rows for n in r.times))
+    lines = []
+    for r in rows:
+        cells = ["{:.1f} / {:.1f}".format(*r.times[n]) if n in r.times else "" for n in names]
+        firsts = [f"{r.first_s[n]:.0f}" if n in r.first_s else "" for n in ("Mirage", "torch.compile")]
+        lines.append([f"{r.model}, {r.layers} layers", r.cache, *cells, f"{r.limit:.1f}", *firsts])
+    heads = ["first call, s: Mirage", "torch.compile"]
+    return Table(["minimum / median, ms per token", "cache", *names, "limit", *heads], lines)
+
+
+def section(rows: Sequence[GenerationRow]) -> str:
+    """The part of the page of benchmarks."""
+    return generation_table(rows).markdown()
+
+
+def main(
+    only: Annotated[list[str] | None, typer.Option(help="A model, such as 'gpt2'; all if none is named.")] = None,
+    as_json: AsJson = False,
+    markdown: Annotated[bool, typer.Option(help="Print a Markdown table.")] = False,
+) -> None:
+    """Models of PyTorch that generate text, by `model.generate`, beside PyTorch and torch.compile."""
+    rows = list(measure(only or ()))
+    if markdown:
+        print(section(rows))
+    else:
+        emit(rows, as_json, generation_table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
