@@ -204,9 +204,7 @@ def _kind(call: LaunchedCall, registers: Sequence[Any], frame: Frame) -> object:
 class _Launches:
     """Calls that are prepared as launches, for what the registers hold."""
 
-    def __init__(
-        self, owner: str, run: _Run, registers: Sequence[Any], fixed: Collection[int]
-    ) -> None:
+    def __init__(self, owner: str, run: _Run, registers: Sequence[Any], fixed: Collection[int]) -> None:
         self._owner = owner
         self.calls = [call for call, _ in run]
         places: dict[int, int] = {}
