@@ -31,7 +31,7 @@ def register_caches() -> None:
     _register(
         module.EncoderDecoderCache,
         lambda cache: ([getattr(cache, name) for name in _PARTS], list(_PARTS)),
-        lambda values, _: module.EncoderDecoderCache(*values),
+        lambda values, _: _both(module, values),
     )
 
 
@@ -155,6 +155,20 @@ def _static_layer(module: Any, tensors: Mapping[str, Any]) -> Any:
 def _fill(layer: Any, tensors: Mapping[str, Any]) -> None:
     layer.keys, layer.values = tensors["keys"], tensors["values"]
     layer.dtype, layer.device, layer.is_initialized = layer.keys.dtype, layer.keys.device, True
+
+
+def _both(module: Any, values: Sequence[Any]) -> Any:
+    """The cache of a decoder, of that of its own tokens and that of the encoder's, whose layers are filled or not: its constructor
+    would ask a static one for its length, which is the content of a tensor.
+    """
+    found = module.EncoderDecoderCache.__new__(module.EncoderDecoderCache)
+    found.self_attention_cache, found.cross_attention_cache = values
+    found.is_updated = {k: _is_filled(layer) for k, layer in enumerate(found.cross_attention_cache.layers)}
+    return found
+
+
+def _is_filled(layer: Any) -> bool:
+    return bool(layer.is_initialized and (hasattr(layer, "max_cache_len") or layer.get_seq_length() > 0))
 
 
 def caches_in(values: Sequence[Any]) -> list[Any]:

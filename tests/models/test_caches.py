@@ -223,8 +223,9 @@ def test_static_caches_are_written_in_place(model: Callable[[], Any]) -> None:
 
 
 @pytest.mark.slow
-def test_generate_with_a_static_cache() -> None:
-    eager = made(llama)
+@pytest.mark.parametrize("model", [llama, t5])
+def test_generate_with_a_static_cache(model: Callable[[], Any]) -> None:
+    eager = made(model)
     compiled = copy.deepcopy(eager)
     compiled.forward = run = mirage.torch.compile(compiled.forward, **QUICK)
     for length in (5, 3):

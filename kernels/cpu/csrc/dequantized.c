@@ -34,7 +34,7 @@ typedef unsigned short mi_halves __attribute__((vector_size(2 * MI_W), aligned(2
 typedef struct {
     const float *x; /* [m,k] */
     const char *w; /* [panels, k, PANEL], the last panel filled up */
-    const float *scale; /* [groups, n] */
+    const float *scale; /* [groups, n], ones for bfloat16 */
     const float *bias; /* [n], or NULL */
     float *out; /* [m,n] */
     ptrdiff_t m, k, n, group; /* so many terms have one scale */

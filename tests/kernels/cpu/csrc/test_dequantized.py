@@ -1,4 +1,4 @@
-"""Products of real numbers with 8-bit weights under the sanitizers, on tensors that end where memory does, beside loops."""
+"""Products of real numbers with weights of int8 and bfloat16 under the sanitizers, on tensors that end where memory does, beside loops."""
 
 from __future__ import annotations
 
@@ -7,23 +7,59 @@ import pytest
 from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, ROOMS, program, run
 
 SOURCE = BEGIN + '#include "dequantized.c"\n#include "mirage_gemm_outer.c"\n#include <string.h>\n' + ROOMS + r"""
-static void check(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, ptrdiff_t group, int kind, int threads)
+/* the upper half of a float that has no more */
+static unsigned short half_of(float x)
+{
+    unsigned bits;
+    memcpy(&bits, &x, sizeof bits);
+    must(!(bits & 0xffff), "no bfloat16");
+    return (unsigned short)(bits >> 16);
+}
+
+static void check(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, ptrdiff_t group, int kind, int bytes, int threads)
 {
     const ptrdiff_t groups = (k + group - 1) / group, panels = (n + PANEL - 1) / PANEL;
     float *x = room(m * k), *scale = room(groups * n), *bias = room(n), *out = room(m * n);
-    signed char *w = (signed char *)room(panels * k * PANEL / 4);
-    for (ptrdiff_t i = 0; i < panels * k * PANEL; i++) w[i] = (signed char)(rand() % 256 - 128);
-    const dequantized d = {x, w, scale, kind & 1 ? bias : NULL, out, m, k, n, group, kind >> 1 ? RELU : IDENTITY};
+    char *w = (char *)room(panels * k * PANEL * bytes / 4);
+    signed char *real = malloc((size_t)(panels * k * PANEL));
+    for (ptrdiff_t i = 0; i < panels * k * PANEL; i++) {
+        real[i] = (signed char)(rand() % 256 - 128);
+        if (bytes == 1) ((signed char *)w)[i] = real[i];
+        else ((unsigned short *)w)[i] = half_of(real[i]);
+    }
+    for (ptrdiff_t i = 0; i < groups * n && bytes == 2; i++) scale[i] = 1;
+    const dequantized d = {x, w, scale, kind & 1 ? bias : NULL, out, m, k, n, group, kind >> 1 ? RELU : IDENTITY, bytes};
     must(!mi_dequantized(&d, mi_pool_run, threads), "no memory");
     for (ptrdiff_t i = 0; i < m; i++) {
         for (ptrdiff_t j = 0; j < n; j++) {
             double value = kind & 1 ? bias[j] : 0;
             for (ptrdiff_t t = 0; t < k; t++) {
-                const signed char real = w[(j / PANEL * k + t) * PANEL + j % PANEL];
-                value += (double)x[i * k + t] * real * (double)scale[t / group * n + j];
+                const signed char one = real[(j / PANEL * k + t) * PANEL + j % PANEL];
+                value += (double)x[i * k + t] * one * (double)scale[t / group * n + j];
             }
             if (kind >> 1 && value < 0) value = 0;
             must(out[i * n + j] == (float)value, "a wrong sum"); /* of small whole numbers: exact */
+        }
+    }
+    free(real);
+    while (n_rooms) free(rooms[--n_rooms]);
+}
+
+/* Weights of float32 as bfloat16, in panels: those of an integer, whose last bits are lost, and of what is exact. */
+static void check_halves(ptrdiff_t k, ptrdiff_t n, int transposed, int threads)
+{
+    const ptrdiff_t panels = (n + PANEL - 1) / PANEL;
+    float *w = room(k * n);
+    for (ptrdiff_t i = 0; i < k * n; i++) w[i] = (float)(rand() % 4096 - 2048);
+    unsigned short *to = (unsigned short *)room(panels * k * PANEL / 2);
+    narrowing p = {w, (signed char *)to, NULL, k, n, k, PANEL, transposed ? k : n, transposed};
+    must(!mi_narrow(&p, mi_pool_run, threads), "no memory");
+    for (ptrdiff_t j = 0; j < panels * PANEL; j++) {
+        for (ptrdiff_t t = 0; t < k; t++) {
+            const float own = j < n ? w[transposed ? j * k + t : t * n + j] : 0, size = __builtin_fabsf(own);
+            const float step = size < 256 ? 1 : size < 512 ? 2 : size < 1024 ? 4 : 8;
+            const unsigned short found = to[(j / PANEL * k + t) * PANEL + j % PANEL];
+            must(found == half_of(__builtin_rintf(own / step) * step), "not the nearest");
         }
     }
     while (n_rooms) free(rooms[--n_rooms]);
@@ -61,7 +97,7 @@ int main(int argc, char **argv)
 {
     const int threads = argc > 1 ? atoi(argv[1]) : 1;
     if (argc > 2) { /* weights of a term less than there should be */
-        const dequantized d = {room(4), (signed char *)room(36), room(16), NULL, room(16), 1, 4, 16, 4, 0};
+        const dequantized d = {room(4), (char *)room(36), room(16), NULL, room(16), 1, 4, 16, 4, 0, 1};
         return mi_dequantized(&d, mi_pool_run, 1);
     }
     static const ptrdiff_t cases[][4] = {
@@ -71,7 +107,9 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const ptrdiff_t *c = cases[i];
         for (int kind = 0; kind < 4; kind++) {
-            check(c[0], c[1], c[2], c[3], kind, threads);
+            check(c[0], c[1], c[2], c[3], kind, 1, threads);
+            check(c[0], c[1], c[2], c[3], kind, 2, threads);
+            check_halves(c[1], c[2], kind & 1, threads);
             check_narrow(c[1], c[2], c[3], kind & 1, kind >> 1, threads);
         }
     }
