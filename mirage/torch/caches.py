@@ -158,8 +158,8 @@ def _fill(layer: Any, tensors: Mapping[str, Any]) -> None:
 
 
 def _both(module: Any, values: Sequence[Any]) -> Any:
-    """The cache of a decoder, of that of its own tokens and that of the encoder's, whose layers are filled or not: its constructor
-    would ask a static one for its length, which is the content of a tensor.
+    """The cache of a decoder, of that of its own tokens and that of the encoder's, whose layers are filled or not: its
+    constructor would ask a static one for its length, which is the content of a tensor.
     """
     found = module.EncoderDecoderCache.__new__(module.EncoderDecoderCache)
     found.self_attention_cache, found.cross_attention_cache = values

@@ -1,4 +1,4 @@
-"""Products of real numbers with weights of int8 and bfloat16 under the sanitizers, on tensors that end where memory does, beside loops."""
+"""Products of real numbers with weights of int8 and bfloat16 under the sanitizers, on tensors that end where memory does."""
 
 from __future__ import annotations
 
