@@ -13,18 +13,17 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import transformers
-import typer
 from torch import nn
 
 import mirage.torch
+from benchmarks.command import run_command
 from benchmarks.flow.models import CASES
 from benchmarks.peers.peers import complain
-from benchmarks.tables import Table, emit
-from mirage.cli_shared import AsJson
+from benchmarks.tables import Table
 from mirage.errors import InputError, VerificationError
 from mirage.kernels.cpu.model.limits import measure_limits
 from mirage.settings import num_threads
@@ -132,18 +131,8 @@ def section(rows: Sequence[GenerationRow]) -> str:
     return generation_table(rows).markdown()
 
 
-def main(
-    only: Annotated[list[str] | None, typer.Option(help="A model, such as 'gpt2'; all if none is named.")] = None,
-    as_json: AsJson = False,
-    markdown: Annotated[bool, typer.Option(help="Print a Markdown table.")] = False,
-) -> None:
-    """Models of PyTorch that generate text, by `model.generate`, beside PyTorch and torch.compile."""
-    rows = list(measure(only or ()))
-    if markdown:
-        print(section(rows))
-    else:
-        emit(rows, as_json, generation_table)
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(
+        "Models of PyTorch that generate text, by `model.generate`, beside PyTorch and torch.compile.",
+        "A model, such as 'gpt2'", measure, section, generation_table,
+    )  # fmt: skip

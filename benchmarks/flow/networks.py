@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import exp, log
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import onnx
 import torch
-import typer
 from torch import Tensor, nn
 from torch._inductor import config as inductor
 
 import mirage as mi
 import mirage.torch
+from benchmarks.command import run_command
 from benchmarks.fairness import Inputs, Referee
 from benchmarks.flow.exported import Model, in_runtimes
 from benchmarks.graphs.networks import (
@@ -40,9 +40,8 @@ from benchmarks.graphs.networks import (
     vgg,
 )
 from benchmarks.peers.peers import complain, inference
-from benchmarks.tables import Table, emit
+from benchmarks.tables import Table
 from benchmarks.timing import race
-from mirage.cli_shared import AsJson
 from mirage.errors import InputError, VerificationError
 from mirage.settings import num_threads
 
@@ -235,20 +234,8 @@ def section(rows: Sequence[NetworkRow]) -> str:
     return network_table(rows).markdown()
 
 
-def main(
-    only: Annotated[
-        list[str] | None, typer.Option(help="A network, or one of a size ('dqn base'); all if none is named.")
-    ] = None,
-    as_json: AsJson = False,
-    markdown: Annotated[bool, typer.Option(help="Print a Markdown table.")] = False,
-) -> None:
-    """Race ONNX models of convolutional and recurrent networks against PyTorch, torch.compile, ONNX Runtime and OpenVINO."""
-    rows = list(measure(only or ()))
-    if markdown:
-        print(section(rows))
-    else:
-        emit(rows, as_json, network_table)
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(
+        "Race ONNX models of convolutional and recurrent networks against PyTorch, torch.compile, ONNX Runtime and OpenVINO.",
+        "A network, or one of a size ('dqn base')", measure, section, network_table,
+    )  # fmt: skip

@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import onnx
 import torch
-import typer
 from onnxruntime import InferenceSession, SessionOptions
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_dynamic, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -28,11 +27,11 @@ from torch.ao.quantization import get_default_qconfig_mapping
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
 import mirage as mi
+from benchmarks.command import run_command
 from benchmarks.graphs.networks import Basic, exported, mobilenet, resnet
 from benchmarks.peers.peers import complain, inference
-from benchmarks.tables import Table, emit
+from benchmarks.tables import Table
 from benchmarks.timing import race
-from mirage.cli_shared import AsJson
 from mirage.errors import InputError
 from mirage.settings import num_threads
 from mirage.torch import compile as compile_model
@@ -238,18 +237,8 @@ def section(rows: Sequence[QuantizedRow]) -> str:
     return f"{error_table(rows).markdown()}\n\n{time_table(rows).markdown()}"
 
 
-def main(
-    only: Annotated[list[str] | None, typer.Option(help="A network; all if none is named.")] = None,
-    as_json: AsJson = False,
-    markdown: Annotated[bool, typer.Option(help="Print Markdown tables.")] = False,
-) -> None:
-    """Errors of quantized networks by scheme, and times beside ONNX Runtime's and PyTorch's int8."""
-    rows = list(measure(only or ()))
-    if markdown:
-        print(section(rows))
-    else:
-        emit(rows, as_json, error_table, time_table)
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(
+        "Errors of quantized networks by scheme, and times beside ONNX Runtime's and PyTorch's int8.",
+        "A network", measure, section, error_table, time_table,
+    )  # fmt: skip

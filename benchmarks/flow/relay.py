@@ -14,19 +14,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import exp, log
 from types import FunctionType
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-import typer
 
 import mirage as mi
+from benchmarks.command import run_command
 from benchmarks.fairness import Inputs, Referee
 from benchmarks.graphs.relay import MODELS, Model, arrays_of, with_arrays
 from benchmarks.peers.peers import complain, inference
-from benchmarks.tables import Table, emit
+from benchmarks.tables import Table
 from benchmarks.timing import race
-from mirage.cli_shared import AsJson
 from mirage.errors import InputError, VerificationError
 from mirage.settings import num_threads
 
@@ -168,18 +167,8 @@ def section(rows: Sequence[RelayRow]) -> str:
     return relay_table(rows).markdown()
 
 
-def main(
-    only: Annotated[list[str] | None, typer.Option(help="A model; all if none is named.")] = None,
-    as_json: AsJson = False,
-    markdown: Annotated[bool, typer.Option(help="Print a Markdown table.")] = False,
-) -> None:
-    """Race the models of Relay's evaluation against PyTorch and torch.compile."""
-    rows = list(measure(only or ()))
-    if markdown:
-        print(section(rows))
-    else:
-        emit(rows, as_json, relay_table)
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(
+        "Race the models of Relay's evaluation against PyTorch and torch.compile.",
+        "A model", measure, section, relay_table,
+    )  # fmt: skip

@@ -16,24 +16,23 @@ from dataclasses import dataclass
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import onnx
 import torch
-import typer
 from onnxruntime.quantization import quantize_dynamic
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from benchmarks.command import run_command
 from benchmarks.flow.exported import Model, exported, first_line, in_onnx_runtime, in_runtimes, onnx_file, ours
 from benchmarks.flow.models import CASES, FEW, Case
 from benchmarks.peers.peers import complain, inference
-from benchmarks.tables import Table, emit
+from benchmarks.tables import Table
 from benchmarks.timing import race
-from mirage.cli_shared import AsJson
 from mirage.errors import InputError
 from mirage.settings import num_threads
 
@@ -82,18 +81,18 @@ def _measured(case: Case, folder: Path, say: Callable[[str], None]) -> StoredRow
             runs[name] = ours(model, example, budget=BUDGET, weights=weights)
         say(f"{case.name}: compiled")
         program = exported(model, example)
+    (sizes,) = case.sizes(1)
+    inputs = case.inputs(model, sizes, rng)
     runs["PyTorch"] = lambda inputs: model(*inputs)
     of_torch = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
     runs["PyTorch int8, dynamic"] = lambda inputs: of_torch(*inputs)
-    runs |= _in_16_bits(case)
+    runs |= _in_16_bits(case, inputs)
     try:
         with redirect_stdout(StringIO()):
             path = onnx_file(program, folder)
             runs |= in_runtimes(path, num_threads(), say) | _in_8_bits(path, folder)
     except Exception as e:  # of packages that are no part of this project: anything
         say(f"{case.name}: peers are left out: {first_line(e)}")
-    (sizes,) = case.sizes(1)
-    inputs = case.inputs(model, sizes, rng)
     wanted = _first(model(*inputs))
     errors = {}
     for name, run in list(runs.items()):
@@ -114,27 +113,14 @@ def _first(results: Any) -> np.ndarray:
     return np.asarray(first.double() if isinstance(first, torch.Tensor) else first, np.float64)
 
 
-def _in_16_bits(case: Case) -> dict[str, Model]:
-    """The model in PyTorch, all of it and its caches in bfloat16, as it is and compiled."""
+def _in_16_bits(case: Case, inputs: Sequence[Any]) -> dict[str, Model]:
+    """The model in PyTorch, all of it and its caches in bfloat16, as it is and compiled; for these inputs, which callers have in
+    that type.
+    """
     model = case.build(FEW).to(torch.bfloat16)
     compiled = torch.compile(model, dynamic=True)
-
-    def half(inputs: Sequence[Any]) -> list[Any]:
-        found: list[Any] = pytree.tree_map(lambda t: t.bfloat16() if t.is_floating_point() else t, list(inputs))
-        return found
-
-    # the caller's caches are of that type already: no call pays for that
-    kept: dict[int, tuple[Any, list[Any]]] = {}
-
-    def given(inputs: Sequence[Any]) -> list[Any]:
-        if id(inputs) not in kept:
-            kept[id(inputs)] = inputs, half(inputs)
-        return kept[id(inputs)][1]
-
-    return {
-        "PyTorch bfloat16": lambda inputs: model(*given(inputs)),
-        "torch.compile bfloat16": lambda inputs: compiled(*given(inputs)),
-    }
+    given = pytree.tree_map(lambda t: t.bfloat16() if t.is_floating_point() else t, list(inputs))
+    return {"PyTorch bfloat16": lambda _: model(*given), "torch.compile bfloat16": lambda _: compiled(*given)}
 
 
 def _in_8_bits(path: Path, folder: Path) -> dict[str, Model]:
@@ -170,18 +156,8 @@ def section(rows: Sequence[StoredRow]) -> str:
     return stored_table(rows).markdown()
 
 
-def main(
-    only: Annotated[list[str] | None, typer.Option(help="A case, such as 'gpt2 decode'; all if none is named.")] = None,
-    as_json: AsJson = False,
-    markdown: Annotated[bool, typer.Option(help="Print a Markdown table.")] = False,
-) -> None:
-    """Models of PyTorch with weights in 16 and 8 bits, beside float32 and what peers have for it."""
-    rows = list(measure(only or ()))
-    if markdown:
-        print(section(rows))
-    else:
-        emit(rows, as_json, stored_table)
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    run_command(
+        "Models of PyTorch with weights in 16 and 8 bits, beside float32 and what peers have for it.",
+        "A case, such as 'gpt2 decode'", measure, section, stored_table,
+    )  # fmt: skip

@@ -173,6 +173,15 @@ int mi_copy(void *args, mi_pool_run_fn *pool, int threads)
     return DONE;
 }
 
+/* The place that position n says, from the end if it is negative; less than 0, and noted, where there is none. */
+static int64_t place_of(ordered *s, int64_t n)
+{
+    const int64_t at = s->wide ? ((const int64_t *)s->at)[n] : ((const int32_t *)s->at)[n];
+    if (at >= -s->count && at < s->count) return at < 0 ? at + s->count : at;
+    s->wrong = at;
+    return -1;
+}
+
 /* x with values written, or added, where positions say, those counted from the end if they are negative. */
 int mi_scatter(void *args, mi_pool_run_fn *pool, int threads)
 {
@@ -181,23 +190,13 @@ int mi_scatter(void *args, mi_pool_run_fn *pool, int threads)
     (void)pool, (void)threads;
     if (s->values != s->x) memcpy(s->values, s->x, s->outer * row * s->itemsize);
     /* in place, nothing is written where a position is wrong */
-    for (int64_t k = 0; k < s->kept && s->values == s->x && !s->along; k++) {
-        const int64_t at = s->wide ? ((const int64_t *)s->at)[k] : ((const int32_t *)s->at)[k];
-        if (at < -s->count || at >= s->count) {
-            s->wrong = at;
-            return OUTSIDE;
-        }
-    }
+    for (int64_t k = 0; k < s->kept && s->values == s->x && !s->along; k++)
+        if (place_of(s, k) < 0) return OUTSIDE;
     for (int64_t o = 0; o < s->outer; o++)
         for (int64_t k = 0; k < s->kept; k++)
             for (int64_t i = 0; i < s->inner; i += step) {
-                const int64_t from = (o * s->kept + k) * s->inner + i, n = s->along ? from : k;
-                int64_t at = s->wide ? ((const int64_t *)s->at)[n] : ((const int32_t *)s->at)[n];
-                if (at < -s->count || at >= s->count) {
-                    s->wrong = at;
-                    return OUTSIDE;
-                }
-                at += at < 0 ? s->count : 0;
+                const int64_t from = (o * s->kept + k) * s->inner + i, at = place_of(s, s->along ? from : k);
+                if (at < 0) return OUTSIDE;
                 written(s, o * row + at * s->inner + i, from, step);
             }
     return DONE;

@@ -156,8 +156,13 @@ def _prepare(op: str, inputs: Arrays, outputs: Arrays, **attrs: Any) -> Launch |
     if prepared is None:
         return None
     args, names = prepared
-    pointers = tuple((field(args, name), place) for place, name in enumerate(names))
-    error = functools.partial(_error, op, attrs["axis"], args)
+    return _launch(op, attrs["axis"], function, args, {name: place for place, name in enumerate(names)})
+
+
+def _launch(op: str, axis: int, function: str, args: _Arguments, places: Mapping[str, int]) -> Launch:
+    """The launch with these arguments, and the places of the tensors whose addresses are among them, by name."""
+    pointers = tuple((field(args, name), place) for name, place in places.items())
+    error = functools.partial(_error, op, axis, args)
     return Launch(launcher(_function(function)), ctypes.addressof(args), pointers, error, args)
 
 
@@ -169,10 +174,7 @@ def prepare_scatter(given: Arrays, *, axis: int) -> Launch | None:
     found = _scatter(given, [x], axis=axis, add=False)
     if found is None or values.size == x.size or not x.flags.writeable:
         return None
-    args, _ = found
-    pointers = tuple((field(args, name), place) for name, place in (("x", 0), ("at", 1), ("given", 2), ("values", 0)))
-    error = functools.partial(_error, "scatter_", axis, args)
-    return Launch(launcher(_function("mi_scatter")), ctypes.addressof(args), pointers, error, args)
+    return _launch("scatter_", axis, "mi_scatter", found[0], {"x": 0, "at": 1, "given": 2, "values": 0})
 
 
 def prepare_copy(given: Arrays) -> Launch | None:
@@ -181,9 +183,7 @@ def prepare_copy(given: Arrays) -> Launch | None:
     if not isinstance(x, np.ndarray) or x.shape != to.shape or x.dtype != to.dtype or not to.flags.writeable:
         return None
     args = _Arguments(itemsize=x.itemsize, outer=1, count=x.size, inner=1)
-    pointers = ((field(args, "values"), 0), (field(args, "x"), 1))
-    error = functools.partial(_error, "copy_", 0, args)
-    return Launch(launcher(_function("mi_copy")), ctypes.addressof(args), pointers, error, args)
+    return _launch("copy_", 0, "mi_copy", args, {"values": 0, "x": 1})
 
 
 #: the effects that may be launched, and what prepares them

@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
 pytest.importorskip("onnxruntime")
 
-import benchmarks.flow.generation as generation  # noqa: E402
-from benchmarks.flow.generation import NAMES, GenerationRow, generation_table, measure  # noqa: E402
-from benchmarks.flow.models import CASES  # noqa: E402
-from mirage.errors import InputError, VerificationError  # noqa: E402
+import torch
+import transformers
+
+import benchmarks.flow.generation as generation
+from benchmarks.flow.generation import NAMES, GenerationRow, generation_table, measure
+from benchmarks.flow.models import CASES
+from mirage.errors import InputError, VerificationError
 
 
 def test_names() -> None:
