@@ -10,14 +10,14 @@ from benchmarks.tables import Table, emit
 from mirage.cli_shared import AsJson
 
 
-def run_command(
+def command(
     says: str,
     names: str,
     measure: Callable[[Sequence[str]], Iterable[Any]],
     section: Callable[[Sequence[Any]], str],
     *tables: Callable[[Sequence[Any]], Table],
-) -> None:
-    """Run the command: `says` what it does, `names` what may be named; `section` gives Markdown, `tables` show them."""
+) -> Callable[..., None]:
+    """The command, for typer: `says` what it does, `names` what may be named; `section` gives Markdown, `tables` show them."""
 
     def main(
         only: Annotated[list[str] | None, typer.Option(help=f"{names}; all if none is named.")] = None,
@@ -31,4 +31,4 @@ def run_command(
             emit(rows, as_json, *tables)
 
     main.__doc__ = says
-    typer.run(main)
+    return main

@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 import transformers
+import typer
 from torch import nn
 
 import mirage.torch
-from benchmarks.command import run_command
+from benchmarks.command import command
 from benchmarks.flow.models import CASES
 from benchmarks.peers.peers import complain
 from benchmarks.tables import Table
@@ -131,8 +132,11 @@ def section(rows: Sequence[GenerationRow]) -> str:
     return generation_table(rows).markdown()
 
 
+main = command(
+    "Models of PyTorch that generate text, by `model.generate`, beside PyTorch and torch.compile.",
+    "A model, such as 'gpt2'", measure, section, generation_table,
+)  # fmt: skip
+
+
 if __name__ == "__main__":
-    run_command(
-        "Models of PyTorch that generate text, by `model.generate`, beside PyTorch and torch.compile.",
-        "A model, such as 'gpt2'", measure, section, generation_table,
-    )  # fmt: skip
+    typer.run(main)

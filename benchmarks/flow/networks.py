@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+import typer
 from torch import Tensor, nn
 from torch._inductor import config as inductor
 
 import mirage as mi
 import mirage.torch
-from benchmarks.command import run_command
+from benchmarks.command import command
 from benchmarks.fairness import Inputs, Referee
 from benchmarks.flow.exported import Model, in_runtimes
 from benchmarks.graphs.networks import (
@@ -234,8 +235,11 @@ def section(rows: Sequence[NetworkRow]) -> str:
     return network_table(rows).markdown()
 
 
+main = command(
+    "Race ONNX models of convolutional and recurrent networks against PyTorch, torch.compile, ONNX Runtime and OpenVINO.",
+    "A network, or one of a size ('dqn base')", measure, section, network_table,
+)  # fmt: skip
+
+
 if __name__ == "__main__":
-    run_command(
-        "Race ONNX models of convolutional and recurrent networks against PyTorch, torch.compile, ONNX Runtime and OpenVINO.",
-        "A network, or one of a size ('dqn base')", measure, section, network_table,
-    )  # fmt: skip
+    typer.run(main)

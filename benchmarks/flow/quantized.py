@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+import typer
 from onnxruntime import InferenceSession, SessionOptions
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_dynamic, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -27,7 +28,7 @@ from torch.ao.quantization import get_default_qconfig_mapping
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
 import mirage as mi
-from benchmarks.command import run_command
+from benchmarks.command import command
 from benchmarks.graphs.networks import Basic, exported, mobilenet, resnet
 from benchmarks.peers.peers import complain, inference
 from benchmarks.tables import Table
@@ -237,8 +238,11 @@ def section(rows: Sequence[QuantizedRow]) -> str:
     return f"{error_table(rows).markdown()}\n\n{time_table(rows).markdown()}"
 
 
+main = command(
+    "Errors of quantized networks by scheme, and times beside ONNX Runtime's and PyTorch's int8.",
+    "A network", measure, section, error_table, time_table,
+)  # fmt: skip
+
+
 if __name__ == "__main__":
-    run_command(
-        "Errors of quantized networks by scheme, and times beside ONNX Runtime's and PyTorch's int8.",
-        "A network", measure, section, error_table, time_table,
-    )  # fmt: skip
+    typer.run(main)

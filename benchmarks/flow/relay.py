@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import typer
 
 import mirage as mi
-from benchmarks.command import run_command
+from benchmarks.command import command
 from benchmarks.fairness import Inputs, Referee
 from benchmarks.graphs.relay import MODELS, Model, arrays_of, with_arrays
 from benchmarks.peers.peers import complain, inference
@@ -167,8 +168,11 @@ def section(rows: Sequence[RelayRow]) -> str:
     return relay_table(rows).markdown()
 
 
+main = command(
+    "Race the models of Relay's evaluation against PyTorch and torch.compile.",
+    "A model", measure, section, relay_table,
+)  # fmt: skip
+
+
 if __name__ == "__main__":
-    run_command(
-        "Race the models of Relay's evaluation against PyTorch and torch.compile.",
-        "A model", measure, section, relay_table,
-    )  # fmt: skip
+    typer.run(main)

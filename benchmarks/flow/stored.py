@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+import typer
 from onnxruntime.quantization import quantize_dynamic
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from benchmarks.command import run_command
+from benchmarks.command import command
 from benchmarks.flow.exported import Model, exported, first_line, in_onnx_runtime, in_runtimes, onnx_file, ours
 from benchmarks.flow.models import CASES, FEW, Case
 from benchmarks.peers.peers import complain, inference
@@ -156,8 +157,11 @@ def section(rows: Sequence[StoredRow]) -> str:
     return stored_table(rows).markdown()
 
 
+main = command(
+    "Models of PyTorch with weights in 16 and 8 bits, beside float32 and what peers have for it.",
+    "A case, such as 'gpt2 decode'", measure, section, stored_table,
+)  # fmt: skip
+
+
 if __name__ == "__main__":
-    run_command(
-        "Models of PyTorch with weights in 16 and 8 bits, beside float32 and what peers have for it.",
-        "A case, such as 'gpt2 decode'", measure, section, stored_table,
-    )  # fmt: skip
+    typer.run(main)
