@@ -1,4 +1,4 @@
-"""Products of float32 with weights of int8 or bfloat16 in C (csrc/dequantized.c), which are made real as they are read."""
+"""Products of real numbers with weights of 8 or 16 bits in C (csrc/dequantized.c), which are made float32 as they are read."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from mirage.settings import num_threads
 
 #: columns of a panel, as C has it
 PANEL = 48
+#: element types of what is multiplied with weights
+_ROWS = ("float32", "float16", "bfloat16")
 
 
 class _Arguments(ctypes.Structure):
@@ -31,8 +33,7 @@ class _Arguments(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "w", "scale", "bias", "out")),
         *((name, ctypes.c_ssize_t) for name in ("m", "k", "n", "group")),
-        ("activation", ctypes.c_int),
-        ("bytes", ctypes.c_int),
+        *((name, ctypes.c_int) for name in ("activation", "bytes", "half")),
     )
 
 
@@ -42,24 +43,38 @@ class _Narrowing(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("w", "to", "scale")),
         *((name, ctypes.c_ssize_t) for name in ("k", "n", "group", "panel", "w_row")),
-        ("transposed", ctypes.c_int),
+        *((name, ctypes.c_int) for name in ("transposed", "half")),
     )
 
 
+def _library(*dtypes: np.dtype[Any]) -> Any:
+    """What is compiled for the type of 16 bits among these; for any, if there is none."""
+    return _compiled("float16" if np.dtype(np.float16) in dtypes else "bfloat16")
+
+
 @functools.cache
-def _library() -> Any:
-    source = (HEADERS / "dequantized.c").read_text(encoding="utf-8")
+def _compiled(half: str) -> Any:
+    source = f"#define MI_HALF {half}\n" + (HEADERS / "dequantized.c").read_text(encoding="utf-8")
     parts = product_parts("float32", ("outer",))
     library = toolchain.load(toolchain.compile(source, name="dequantized", parts=parts))
-    for function in (library.mi_dequantized, library.mi_narrow):
+    for function in (library.mi_dequantized, library.mi_narrow_weights):
         function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int], ctypes.c_int
+    library.mi_together.restype = ctypes.c_long
     return library
 
 
+def _together(dtype: np.dtype[Any]) -> int:
+    """How many terms of the weights of a column lie side by side."""
+    return int(_library(dtype).mi_together()) if dtype.itemsize == 2 else 1
+
+
 def empty_panels(k: int, n: int, dtype: str = "int8") -> np.ndarray:
-    """Memory for weights `[k, n]` of int8 or bfloat16 as panels `[ceil(n / 48), k, 48]`."""
-    panels = -(-n // PANEL)
-    return in_large_pages(panels * k * PANEL, ELEMENTS[dtype]).reshape(panels, k, PANEL)
+    """Memory for weights `[k, n]` of int8 or 16 bits as panels `[ceil(n / 48), ceil(k / t), 48 * t]`, of which t terms of a column
+    lie side by side.
+    """
+    panels, t = -(-n // PANEL), _together(ELEMENTS[dtype])
+    lanes = -(-k // t)
+    return in_large_pages(panels * lanes * PANEL * t, ELEMENTS[dtype]).reshape(panels, lanes, PANEL * t)
 
 
 def pack(w: np.ndarray, *, right: Sequence[int] = ()) -> np.ndarray:
@@ -74,19 +89,19 @@ def pack(w: np.ndarray, *, right: Sequence[int] = ()) -> np.ndarray:
 
 
 def narrow(w: np.ndarray, transposed: bool, group: int, to: np.ndarray, scale: np.ndarray | None) -> None:
-    """Make bytes of weights `[k, n]` of float32, or `[n, k]` if they are `transposed`: panels, or `[k, n]`; and their scales
-    `[groups, n]`, of so many terms, or of all. A scale is the largest magnitude over 127. Without scales, they become panels of
-    bfloat16.
+    """Make bytes of weights `[k, n]` of float32 or 16 bits, or `[n, k]` if they are `transposed`: panels, or `[k, n]`; and their
+    scales `[groups, n]`, of so many terms, or of all. A scale is the largest magnitude over 127. Without scales, they become
+    panels of the type of 16 bits that `to` has.
 
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`.
     """
     k, n = w.shape[::-1] if transposed else w.shape
     args = _Narrowing(
         address(w), address(to), None if scale is None else address(scale), k, n, group or max(k, 1), to.shape[-1], w.shape[1],
-        transposed,
+        transposed, w.itemsize == 2,
     )  # fmt: skip
     if n:
-        _library().mi_narrow(ctypes.addressof(args), run_address(), num_threads())
+        _library(w.dtype, to.dtype).mi_narrow_weights(ctypes.addressof(args), run_address(), num_threads())
 
 
 def multiply(
@@ -102,11 +117,12 @@ def multiply(
     """Write `x[..., k] @ (w[k, n] * scale) + bias[n]` to `out[..., n]`, for packed weights, and a function of that, one of
     `linear.ACTIVATIONS`.
 
-    The scale is `[n]`, or `[k / group, n]`. All arrays are C-contiguous, of float32. Raises LibraryError for arrays that do not
-    fit, NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory.
+    The scale is `[n]`, or `[k / group, n]`. All arrays are C-contiguous, of float32, or x, bias and out of one type of 16 bits.
+    Raises LibraryError for arrays that do not fit, NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`,
+    MirageError without memory.
     """
     args = _arguments(x, packed, scale, bias, out, group, activation)
-    if out.size and _library().mi_dequantized(ctypes.addressof(args), run_address(), num_threads()):
+    if out.size and _library(x.dtype, packed.dtype).mi_dequantized(ctypes.addressof(args), run_address(), num_threads()):
         raise no_memory(args.m)
 
 
@@ -120,11 +136,17 @@ def _arguments(
     activation: str,
 ) -> _Arguments:
     """The arguments of C; raises LibraryError for arrays that do not fit."""
-    n, (panels, k, _) = out.shape[-1], packed.shape
+    n, (panels, lanes, _), t = out.shape[-1], packed.shape, _together(packed.dtype)
+    # of terms that fill up the last lane, nothing is read
+    k = x.shape[-1] if x.ndim and -(-x.shape[-1] // t) == lanes else lanes * t
     check_product(x, (k, n if panels == -(-n // PANEL) else panels * PANEL), group, scale, bias, out)
+    rows = {a.dtype.name for a in (x, out, bias) if a is not None}
+    if len(rows) > 1 or not rows <= set(_ROWS) or len((rows | {packed.dtype.name}) - {"float32", "int8"}) > 1:
+        types = ", ".join(sorted(rows))
+        raise LibraryError(f"there is no product of {types} with weights of {packed.dtype.name}; compile the program again")
     return _Arguments(
         address(x), address(packed), address(scale), 0 if bias is None else address(bias), address(out),
-        out.size // n if n else 0, k, n, group or max(k, 1), activation_number(activation), packed.itemsize,
+        out.size // n if n else 0, k, n, group or max(k, 1), activation_number(activation), packed.itemsize, x.itemsize == 2,
     )  # fmt: skip
 
 
@@ -198,7 +220,7 @@ def launch(
         return None
     args = _arguments(x, packed, scale, bias, out, group, activation)
     pointers = tuple((field(args, name), k) for name, k in places.items() if name != "bias" or bias is not None)
-    run, rows = launcher(_library().mi_dequantized), args.m
+    run, rows = launcher(_library(x.dtype, packed.dtype).mi_dequantized), args.m
     return Launch(run, ctypes.addressof(args), pointers, lambda _: no_memory(rows), (args, packed, scale))
 
 

@@ -1,9 +1,9 @@
-"""Products of float32 with weights of float32 that are stored as bfloat16 or int8: half or a quarter of the bytes is read.
+"""Products with weights that are stored in 16 or 8 bits: half or a quarter of the bytes of float32 is read.
 
 Each column of an int8 weight has a scale, or each group of terms of it: the largest magnitude over 127. Nothing is cut off, and a
-weight is off by half a scale at most; one of bfloat16 is off by 2^-9 of itself. They are computed with in float32
-(csrc/dequantized.c), or, where products are `dynamic`, in whole numbers, for which each row of the other operand is made int8 in
-the same way (csrc/quantized.c).
+weight is off by half a scale at most; one of float32 that becomes bfloat16 is off by 2^-9 of itself. They are computed with in
+float32, or, with rows of bfloat16, by the processor's sums of products of pairs (csrc/dequantized.c); or, where products are
+`dynamic`, in whole numbers, for which each row of the other operand is made int8 in the same way (csrc/quantized.c).
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from mirage.kernels.cpu.launch import dequantized, quantized
 from mirage.kernels.cpu.launch.memory import aligned
 from mirage.kernels.cpu.launch.rounds import Launch
 
+#: element types of 16 bits
+HALVES = ("bfloat16", "float16")
+
 
 @dataclass(frozen=True)
 class Narrowed:
     """A weight `[k, n]` as C reads it, of whole numbers if it is `PackedWeights`, and its scales, `[n]` or `[k / group, n]`,
-    which are ones for bfloat16.
+    which are ones for 16 bits.
     """
 
     panels: np.ndarray | quantized.PackedWeights
@@ -33,22 +36,27 @@ class Narrowed:
 def pack(
     w: np.ndarray, *, right: Sequence[int] = (), group: int = 0, dynamic: bool = False, dtype: str = "int8"
 ) -> Narrowed:
-    """The narrow form of a weight `[k, n]` of float32, or `[n, k]` where `right` is (1, 0); a `group` divides k. Of "bfloat16"
-    there is but one form.
+    """The narrow form of a weight `[k, n]` of float32 or 16 bits, or `[n, k]` where `right` is (1, 0); a `group` divides k. Of
+    "bfloat16" there is but one form, of "float16" as well, which only weights of float16 have.
 
     What is not finite makes its column NaN, as its scale is. Raises LibraryError for what is no such weight, NoCompilerError,
     CompilerError and UnsafeCacheError as `toolchain.compile`.
     """
     transposed = tuple(right) == (1, 0)
-    w = np.ascontiguousarray(w, np.float32)
+    halves = w.dtype.name in HALVES
+    w = np.ascontiguousarray(w, w.dtype if halves else np.float32)
     if w.ndim != 2:
         raise LibraryError(f"weights {list(w.shape)} are no matrix; compile the program again")
     k, n = w.shape[::-1] if transposed else w.shape
     if group < 0 or (group and k % group):
         raise LibraryError(f"weights {list(w.shape)} have no groups of {group} terms; compile the program again")
-    if dtype not in ("int8", "bfloat16") or (dtype == "bfloat16" and (group or dynamic)):
-        raise LibraryError(f"weights of {dtype} have no such form; compile the program again")
-    if dtype == "bfloat16":
+    if dtype in HALVES:
+        exists = not group and not dynamic and (w.dtype.name == dtype or (not halves and dtype == "bfloat16"))
+    else:
+        exists = dtype == "int8"
+    if not exists:
+        raise LibraryError(f"weights of {w.dtype.name} have no such form of {dtype}; compile the program again")
+    if dtype in HALVES:
         wide = dequantized.empty_panels(k, n, dtype)
         dequantized.narrow(w, transposed, 0, wide, None)
         return Narrowed(wide, np.ones(n, np.float32))
@@ -106,7 +114,7 @@ def prepare(
 def _module(form: Any) -> Any:
     """What multiplies with a narrow form; raises LibraryError for something else, as changed files of programs have it."""
     if not isinstance(form, Narrowed):
-        raise LibraryError("a weight is not packed as int8 or bfloat16; compile the program again")
+        raise LibraryError("a weight is not packed as int8 or in 16 bits; compile the program again")
     return quantized if isinstance(form.panels, quantized.PackedWeights) else dequantized
 
 

@@ -18,8 +18,11 @@ from mirage.ir.graph_operator import GraphElementwise
 from mirage.ir.operator import REGISTRY, Elementwise
 from mirage.ir.operators.contraction import normalize_axes
 from mirage.ir.types import DTYPES, TensorType, is_one
+from mirage.kernels.cpu.launch.narrowed import HALVES
 
 _FLOATS = tuple(DTYPES)
+#: element types of ATen's attention
+_ATTENDED = ("float32", *HALVES)
 
 
 def _product() -> Pattern:
@@ -79,7 +82,7 @@ def _ends(m: Match) -> bool:
 
 def _attention() -> Pattern:
     """What `torch.attention` computes, of which tensors may be read in another order."""
-    q, k, v = (value(name, dtype="float32", rank=4) for name in "qkv")
+    q, k, v = (value(name, dtype=_ATTENDED, rank=4) for name in "qkv")
     scores = op("matmul", view("transpose", q, name="left") | q, view("transpose", k, name="right"), name="scores")
     factor = number(name="scale")
     scaled = op("mul", scores, factor, commutative=True) | op("div", scores, factor, name="divided") | scores
@@ -104,7 +107,7 @@ def _is_attention(m: Match) -> bool:
     if bias is None:
         return True
     added = bias.annotation
-    if not isinstance(added, TensorType) or not isinstance(scores, TensorType) or added.dtype != "float32":
+    if not isinstance(added, TensorType) or not isinstance(scores, TensorType) or added.dtype != scores.dtype:
         return False
     if added.rank not in (2, 4):
         return False

@@ -12,10 +12,10 @@ from mirage.ir.types import TensorType
 from mirage.kernels.cpu.launch.linear import ACTIVATIONS
 
 
-def linear(w: Pattern) -> Pattern:
-    """The pattern, of a matrix that this one matches."""
-    product = op("matmul", value("x", dtype="float32"), view("transpose", w, name="right") | w, name="product")
-    bias = value("bias", dtype="float32")
+def linear(w: Pattern, dtype: str = "float32") -> Pattern:
+    """The pattern, of a matrix that this one matches; all else is of an element type."""
+    product = op("matmul", value("x", dtype=dtype), view("transpose", w, name="right") | w, name="product")
+    bias = value("bias", dtype=dtype)
     total = optional(product, lambda p: op("add", p, bias, commutative=True, name="bias"))
     return optional(total, lambda p: op(ACTIVATIONS, p, name="activation"))
 

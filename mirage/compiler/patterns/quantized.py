@@ -13,6 +13,7 @@ from mirage.compiler.patterns.registry import Attributes, Check, register_patter
 from mirage.ir.graph.deduce import deduce
 from mirage.ir.graph.nodes import Constant
 from mirage.ir.types import TensorType, is_one
+from mirage.kernels.cpu.launch.narrowed import HALVES
 from mirage.kernels.cpu.launch.quantized import ACTIVATIONS
 
 #: what the weights of products may be stored in, as packages of patterns, with attributes of `cpu.narrowed_matmul`: how many
@@ -127,12 +128,19 @@ register_pattern(
     attributes=lambda m: {"group": m.attr("real", "group")} | linear_attributes(m),
     package="cpu",
 )
-for _name, _stored in NARROW.items():
+_STORED = (
+    *((name, "float32", stored) for name, stored in NARROW.items()),
+    *((name, half, NARROW[name]) for half in HALVES for name in ("int8", "int8/32", "int8/128")),
+    *(("cpu", half, {"dtype": half}) for half in HALVES),
+)
+for _name, _dtype, _form in _STORED:
     register_pattern(
-        f"cpu_{_name}",
-        linear(value("w", rank=2, dtype="float32")),
+        f"{_name}_{_dtype}",
+        linear(value("w", rank=2, dtype=_dtype), _dtype),
         "cpu.narrowed_matmul",
-        _narrows(_stored.get("group", 0)),
-        attributes=_narrow_attributes(_stored),
+        _narrows(_form.get("group", 0)),
+        # weights in fewer bits, where users ask for them, come first
+        priority=-5 if _name == "cpu" else 0,
+        attributes=_narrow_attributes(_form),
         package=_name,
     )

@@ -126,7 +126,7 @@ def attention(
     scale: float = 1.0,
     bias: bool = False,
 ) -> None:
-    """`softmax(scale * q @ k + bias) @ v` of float32 tensors of rank 4, which are q, k, v, and the bias if there is one, by
+    """`softmax(scale * q @ k + bias) @ v` of tensors of rank 4, which are q, k, v, and the bias if there is one, by
     ATen's flash attention: a tile of the scores at a time.
 
     `left`, `right` and `values` permute the dims of q, k and v; those of k put its columns, the keys, last.
@@ -137,7 +137,7 @@ def attention(
         # sums of nothing
         out.zero_()
         return
-    if bias and inputs[3].min(initial=0.0) == -np.inf and np.isneginf(inputs[3]).all(-1).any():
+    if bias and inputs[3].min(initial=0.0) == -np.inf and (inputs[3] == -np.inf).all(-1).any():
         # a softmax of nothing is NaN, of which flash attention makes 0
         torch.matmul(torch.softmax(scale * (q @ k) + to_torch(inputs[3]), -1), v, out=out)
         return
