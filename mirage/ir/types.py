@@ -20,6 +20,8 @@ DTYPES: dict[str, np.dtype] = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
+#: those of 16 bits, which are computed with in float32
+HALVES = ("float16", "bfloat16")
 #: name -> NumPy type of the integer types, which only values of graphs have
 INTEGERS: dict[str, np.dtype] = {"int32": np.dtype(np.int32), "int64": np.dtype(np.int64)}
 #: name -> NumPy type of integer types that are stored, moved, compared and cast, but not computed with: cast them before
@@ -36,7 +38,7 @@ ELEMENTS: dict[str, np.dtype] = {**DTYPES, **INTEGERS, "bool": np.dtype(np.bool_
 
 def compute_dtype(dtype: np.dtype) -> np.dtype:
     """What is computed and accumulated in: float32 for the 16-bit floating-point types, else the type itself."""
-    return DTYPES["float32"] if dtype.itemsize == 2 and dtype in DTYPES.values() else dtype
+    return DTYPES["float32"] if dtype.name in HALVES else dtype
 
 
 def between_dtype(dtype: np.dtype) -> np.dtype:

@@ -33,6 +33,8 @@ from mirage.torch.writes import with_writes
 
 #: where code is that no user wrote
 _NOT_THE_USERS = (*(str(Path(inspect.getfile(module)).parent) + os.sep for module in (torch, contextlib, errors)), "<")
+#: operators whose results jump where their operands hardly change
+_CHOICES = tuple(getattr(torch.ops.aten, name) for name in ("topk", "sort", "argsort", "argmax", "argmin"))
 
 
 #: the threads in which a model is exported: one at a time, as torch keeps for all threads together whether it traces
@@ -192,10 +194,11 @@ def program_of(
     seconds = {"import": begun_compilation - begun, "compile": time.perf_counter() - begun_compilation}
     random = any(_draws(n) for n in exported.graph.nodes)
     narrow = options.get("weights", FLOAT32) != FLOAT32
+    chooses = any(getattr(n.target, "overloadpacket", None) in _CHOICES for n in exported.graph.nodes)
     return Program(
         graph, Layout(len(placeholders), tuple(weights), tuple(state), tuple(given), written, found.places), guards,
         Weights(model, list(weights.values())), Weights(model, list(state.values())),
-        Unflatten(exported.call_spec.out_spec), tuple(names), ranges, random, narrow, seconds,
+        Unflatten(exported.call_spec.out_spec), tuple(names), ranges, random, narrow, chooses, seconds,
     )  # fmt: skip
 
 

@@ -75,6 +75,8 @@ class Program:
     random: bool = False
     #: whether its weights are stored in fewer bits than the model's
     narrow: bool = False
+    #: whether it chooses by numbers that it computes, as routers of experts do
+    chooses: bool = False
     #: seconds of export and compilation
     seconds: Mapping[str, float] = field(default_factory=dict)
     checked: set[frozenset[tuple[str, int]]] = field(default_factory=set)

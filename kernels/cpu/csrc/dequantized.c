@@ -13,6 +13,7 @@
 #endif
 #include "mirage_activation.h"
 #include "mirage_gemm.h"
+#include "mirage_groups.h"
 #include "mirage_pool.h"
 
 #include <float.h>
@@ -353,6 +354,38 @@ int mi_dequantized(const dequantized *d, mi_pool_run_fn *run, int n_threads)
     if (!status) status = run(cell, &r, panels * bands, n_threads, floats * sizeof(float));
     free(made);
     return status;
+}
+
+/* Products of rows in groups, each with weights of its own, behind those of the group before it. */
+typedef struct {
+    dequantized of; /* of all rows, with the weights and scales of the first group */
+    const void *ends;
+    ptrdiff_t groups;
+    int wide; /* ends are of 64 bits */
+} grouped;
+
+/* The rows from ends[j - 1] to ends[j] with the weights of group j, and 0 from the last end on. MI_WRONG_ENDS, and nothing written,
+ * where ends decrease or exceed m, else as mi_dequantized. */
+int mi_dequantized_groups(const grouped *g, mi_pool_run_fn *run, int n_threads)
+{
+    const dequantized *all = &g->of;
+    const ptrdiff_t last = mi_last_end(g->ends, g->wide, g->groups, all->m), element = all->half ? sizeof(mi_half) : sizeof(float);
+    const ptrdiff_t weights = (all->n + PANEL - 1) / PANEL * PANEL * column_bytes(all->k, all->bytes);
+    const ptrdiff_t scales = (all->k + all->group - 1) / all->group * all->n;
+    if (last < 0) return MI_WRONG_ENDS;
+    memset((char *)all->out + last * all->n * element, 0, (size_t)((all->m - last) * all->n * element));
+    ptrdiff_t from = 0;
+    for (ptrdiff_t j = 0; j < g->groups; j++) {
+        dequantized one = *all;
+        one.m = mi_end_of(g->ends, g->wide, j) - from;
+        one.x = (const char *)all->x + from * all->k * element;
+        one.out = (char *)all->out + from * all->n * element;
+        one.w = all->w + j * weights, one.scale = all->scale + j * scales;
+        from += one.m;
+        const int status = one.m ? mi_dequantized(&one, run, n_threads) : 0;
+        if (status) return status;
+    }
+    return 0;
 }
 
 /* Weights that are made bytes, each a scale apart from the next: w[k,n] is at t * w_row + j, or, if it is `transposed`, at

@@ -3,9 +3,9 @@
 #define MI_REAL float
 #include "mirage_activation.h"
 #include "mirage_gemm_block.h"
+#include "mirage_groups.h"
 #include "mirage_pool.h"
 
-#include <stdint.h>
 #include <string.h>
 
 #define BLOCK_BYTES (256 * 1024) /* of a weight [n,k], per cell: long runs in memory, and cells for all threads to end together */
@@ -151,27 +151,16 @@ typedef struct {
     int transposed, wide; /* `wide`: ends are of 64 bits */
 } grouped;
 
-static ptrdiff_t end_of(const grouped *g, ptrdiff_t j)
-{
-    return g->wide ? (ptrdiff_t)((const int64_t *)g->ends)[j] : ((const int32_t *)g->ends)[j];
-}
-
-#define WRONG_ENDS 2 /* a status that `run` does not have */
-
-/* out[m,n]: the rows of x[m,k] from ends[j - 1] to ends[j] times w[j], and 0 from the last end on. WRONG_ENDS, and nothing
+/* out[m,n]: the rows of x[m,k] from ends[j - 1] to ends[j] times w[j], and 0 from the last end on. MI_WRONG_ENDS, and nothing
  * written, where ends decrease or exceed m, else the status of `run`. */
 int mi_grouped(grouped *g, mi_pool_run_fn *run, int n_threads)
 {
+    const ptrdiff_t last = mi_last_end(g->ends, g->wide, g->groups, g->m);
+    if (last < 0) return MI_WRONG_ENDS;
+    memset(g->out + last * g->n, 0, (size_t)((g->m - last) * g->n) * sizeof(mi_real));
     ptrdiff_t from = 0;
     for (ptrdiff_t j = 0; j < g->groups; j++) {
-        const ptrdiff_t end = end_of(g, j);
-        if (end < from || end > g->m) return WRONG_ENDS;
-        from = end;
-    }
-    memset(g->out + from * g->n, 0, (size_t)((g->m - from) * g->n) * sizeof(mi_real));
-    from = 0;
-    for (ptrdiff_t j = 0; j < g->groups; j++) {
-        const ptrdiff_t end = end_of(g, j), m = end - from;
+        const ptrdiff_t end = mi_end_of(g->ends, g->wide, j), m = end - from;
         const mi_real *x = g->x + from * g->k, *w = g->w + j * g->k * g->n;
         from = end;
         if (!m || !g->n) continue;

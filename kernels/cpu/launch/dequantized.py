@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from mirage.ir.types import ELEMENTS
+from mirage.errors import LibraryError
+from mirage.ir.types import ELEMENTS, HALVES
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.compile.shipped import HEADERS
 from mirage.kernels.cpu.emit.matmul import product_parts
@@ -23,11 +25,9 @@ from mirage.settings import num_threads
 
 #: columns of a panel, as C has it
 PANEL = 48
-#: element types of what is multiplied with weights
-_ROWS = ("float32", "float16", "bfloat16")
 
 
-class _Arguments(ctypes.Structure):
+class Arguments(ctypes.Structure):
     """`dequantized` of dequantized.c."""
 
     _fields_ = (
@@ -47,8 +47,8 @@ class _Narrowing(ctypes.Structure):
     )
 
 
-def _library(*dtypes: np.dtype[Any]) -> Any:
-    """What is compiled for the type of 16 bits among these; for any, if there is none."""
+def compiled(*dtypes: np.dtype[Any]) -> Any:
+    """The C that is compiled for the type of 16 bits among these; for any, if there is none."""
     return _compiled("float16" if np.dtype(np.float16) in dtypes else "bfloat16")
 
 
@@ -57,7 +57,7 @@ def _compiled(half: str) -> Any:
     source = f"#define MI_HALF {half}\n" + (HEADERS / "dequantized.c").read_text(encoding="utf-8")
     parts = product_parts("float32", ("outer",))
     library = toolchain.load(toolchain.compile(source, name="dequantized", parts=parts))
-    for function in (library.mi_dequantized, library.mi_narrow_weights):
+    for function in (library.mi_dequantized, library.mi_dequantized_groups, library.mi_narrow_weights):
         function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int], ctypes.c_int
     library.mi_together.restype = ctypes.c_long
     return library
@@ -65,16 +65,16 @@ def _compiled(half: str) -> Any:
 
 def _together(dtype: np.dtype[Any]) -> int:
     """How many terms of the weights of a column lie side by side."""
-    return int(_library(dtype).mi_together()) if dtype.itemsize == 2 else 1
+    return int(compiled(dtype).mi_together()) if dtype.itemsize == 2 else 1
 
 
-def empty_panels(k: int, n: int, dtype: str = "int8") -> np.ndarray:
-    """Memory for weights `[k, n]` of int8 or 16 bits as panels `[ceil(n / 48), ceil(k / t), 48 * t]`, of which t terms of a column
-    lie side by side.
+def empty_panels(k: int, n: int, dtype: str = "int8", lead: Sequence[int] = ()) -> np.ndarray:
+    """Memory for weights `[*lead, k, n]` of int8 or 16 bits as panels `[*lead, ceil(n / 48), ceil(k / t), 48 * t]`: t terms of a
+    column lie side by side.
     """
     panels, t = -(-n // PANEL), _together(ELEMENTS[dtype])
     lanes = -(-k // t)
-    return in_large_pages(panels * lanes * PANEL * t, ELEMENTS[dtype]).reshape(panels, lanes, PANEL * t)
+    return in_large_pages(prod(lead) * panels * lanes * PANEL * t, ELEMENTS[dtype]).reshape(*lead, panels, lanes, PANEL * t)
 
 
 def pack(w: np.ndarray, *, right: Sequence[int] = ()) -> np.ndarray:
@@ -101,7 +101,7 @@ def narrow(w: np.ndarray, transposed: bool, group: int, to: np.ndarray, scale: n
         transposed, w.itemsize == 2,
     )  # fmt: skip
     if n:
-        _library(w.dtype, to.dtype).mi_narrow_weights(ctypes.addressof(args), run_address(), num_threads())
+        compiled(w.dtype, to.dtype).mi_narrow_weights(ctypes.addressof(args), run_address(), num_threads())
 
 
 def multiply(
@@ -121,12 +121,12 @@ def multiply(
     Raises LibraryError for arrays that do not fit, NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`,
     MirageError without memory.
     """
-    args = _arguments(x, packed, scale, bias, out, group, activation)
-    if out.size and _library(x.dtype, packed.dtype).mi_dequantized(ctypes.addressof(args), run_address(), num_threads()):
+    args = arguments(x, packed, scale, bias, out, group, activation)
+    if out.size and compiled(x.dtype, packed.dtype).mi_dequantized(ctypes.addressof(args), run_address(), num_threads()):
         raise no_memory(args.m)
 
 
-def _arguments(
+def arguments(
     x: np.ndarray,
     packed: np.ndarray,
     scale: np.ndarray,
@@ -134,17 +134,17 @@ def _arguments(
     out: np.ndarray,
     group: int,
     activation: str,
-) -> _Arguments:
+) -> Arguments:
     """The arguments of C; raises LibraryError for arrays that do not fit."""
     n, (panels, lanes, _), t = out.shape[-1], packed.shape, _together(packed.dtype)
     # of terms that fill up the last lane, nothing is read
     k = x.shape[-1] if x.ndim and -(-x.shape[-1] // t) == lanes else lanes * t
     check_product(x, (k, n if panels == -(-n // PANEL) else panels * PANEL), group, scale, bias, out)
     rows = {a.dtype.name for a in (x, out, bias) if a is not None}
-    if len(rows) > 1 or not rows <= set(_ROWS) or len((rows | {packed.dtype.name}) - {"float32", "int8"}) > 1:
+    if len(rows) > 1 or not rows <= {"float32", *HALVES} or len((rows | {packed.dtype.name}) - {"float32", "int8"}) > 1:
         types = ", ".join(sorted(rows))
         raise LibraryError(f"there is no product of {types} with weights of {packed.dtype.name}; compile the program again")
-    return _Arguments(
+    return Arguments(
         address(x), address(packed), address(scale), 0 if bias is None else address(bias), address(out),
         out.size // n if n else 0, k, n, group or max(k, 1), activation_number(activation), packed.itemsize, x.itemsize == 2,
     )  # fmt: skip
@@ -218,9 +218,9 @@ def launch(
     """
     if not out.size:
         return None
-    args = _arguments(x, packed, scale, bias, out, group, activation)
+    args = arguments(x, packed, scale, bias, out, group, activation)
     pointers = tuple((field(args, name), k) for name, k in places.items() if name != "bias" or bias is not None)
-    run, rows = launcher(_library(x.dtype, packed.dtype).mi_dequantized), args.m
+    run, rows = launcher(compiled(x.dtype, packed.dtype).mi_dequantized), args.m
     return Launch(run, ctypes.addressof(args), pointers, lambda _: no_memory(rows), (args, packed, scale))
 
 

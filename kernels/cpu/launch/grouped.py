@@ -12,6 +12,7 @@ import numpy as np
 from mirage.errors import MirageError
 from mirage.ir.operator import get_operator
 from mirage.ir.operators.grouped import wrong_ends
+from mirage.kernels.cpu.launch.halves import in_float32, prepared_in_float32
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.pool import run_address
 from mirage.kernels.cpu.launch.products import library as products
@@ -19,7 +20,7 @@ from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
 from mirage.settings import num_threads
 
 _OPERATOR = "grouped_matmul"
-#: WRONG_ENDS of linear.c
+#: MI_WRONG_ENDS of mirage_groups.h
 _WRONG_ENDS = 2
 
 
@@ -53,14 +54,15 @@ def _arguments(inputs: Sequence[np.ndarray], out: np.ndarray, right: Sequence[in
     return _Arguments(0, 0, 0, 0, *x.shape, n, groups, tuple(right) == (0, 2, 1), ends.dtype == np.int64)
 
 
-def _error(status: int, rows: int) -> Exception:
+def error(status: int, rows: int) -> Exception:
     if status == _WRONG_ENDS:
         return wrong_ends(_OPERATOR, rows)
     return MirageError(f"there is no memory for products of {rows} rows; use smaller sizes")
 
 
+@in_float32
 def library(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *, right: Sequence[int] = ()) -> None:
-    """What programs call as `cpu.grouped_matmul`, in C where the product is one of float32; `right` permutes the dims of w.
+    """What programs call as `cpu.grouped_matmul`, in C where the product is of float32 or 16 bits; `right` permutes dims of w.
 
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, InputError for wrong ends, MirageError
     without memory.
@@ -73,7 +75,7 @@ def library(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *, righ
         return
     args.x, args.w, args.ends, args.out = map(address, (*inputs, out))
     if status := _function()(ctypes.addressof(args), run_address(), num_threads()):
-        raise _error(status, args.m)
+        raise error(status, args.m)
 
 
 def grouped_matmul(arrays: Sequence[Any], attrs: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
@@ -84,6 +86,7 @@ def grouped_matmul(arrays: Sequence[Any], attrs: Mapping[str, Any], sizes: Mappi
     return out
 
 
+@prepared_in_float32
 def prepare(
     inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *, right: Sequence[int] = ()
 ) -> Launch | None:
@@ -96,7 +99,7 @@ def prepare(
         return None
     pointers = tuple((field(args, name), place) for place, name in enumerate(("x", "w", "ends", "out")))
     run, rows = launcher(products().mi_grouped), args.m
-    return Launch(run, ctypes.addressof(args), pointers, lambda status: _error(status, rows), args)
+    return Launch(run, ctypes.addressof(args), pointers, lambda status: error(status, rows), args)
 
 
 #: the functions that programs may call without registering them

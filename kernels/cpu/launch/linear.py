@@ -1,4 +1,4 @@
-"""Products and contractions of float32 on the threads of the pool.
+"""Products and contractions of float32 on the threads of the pool; those of 16 bits are computed in float32.
 
 With few rows, reading a weight from memory takes longer than computing with it, so that nothing is gained by a packed copy of
 it; with more rows, weights that never change are packed. For batches as for these, a program is saved from threads of two kinds:
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mirage.kernels import blas
+from mirage.kernels.cpu.launch.halves import in_float32, prepared_in_float32
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.panels import Panels
 from mirage.kernels.cpu.launch.products import Arranged, Axis, Products, arranged, library, strides
@@ -32,6 +33,7 @@ _Shape = tuple[int, ...]
 _T = TypeVar("_T")
 
 
+@in_float32
 def matmul(
     inputs: Sequence[Any],
     outputs: _Arrays,
@@ -43,7 +45,7 @@ def matmul(
     relu: bool = False,
     activation: str = "",
 ) -> None:
-    """What `mirage.kernels.blas.matmul` computes: here where all is float32, else by that.
+    """What `mirage.kernels.blas.matmul` computes: here where all is float32 or of 16 bits, else by that.
 
     `inputs` are its, with the second one's `Panels` behind it if it is `packed`. Tensors of float32 may have another `activation`
     than relu.
@@ -66,10 +68,14 @@ def matmul(
     products.run(first, second, out, summand)
 
 
+@in_float32
 def contraction(
     inputs: _Arrays, outputs: _Arrays, *, left: Sequence[int], right: Sequence[int], result: Sequence[int]
 ) -> None:
-    """What `mirage.kernels.blas.contraction` computes: here where all is float32, else by that. Raises as `matmul`."""
+    """What `mirage.kernels.blas.contraction` computes: here where all is float32 or of 16 bits, else by that.
+
+    Raises as `matmul`.
+    """
     shapes = [a.shape for a in (*inputs, *outputs)]
     if not _is_float32(inputs, outputs):
         return blas.contraction(inputs, outputs, left=left, right=right, result=result)
@@ -80,6 +86,7 @@ def contraction(
     found.products.run(first, second, outputs[0])
 
 
+@prepared_in_float32
 def prepare_matmul(
     inputs: Sequence[Any],
     outputs: _Arrays,
@@ -117,6 +124,7 @@ def prepare_linear(inputs: Sequence[Any], outputs: _Arrays, **attrs: Any) -> Lau
     return prepare_matmul(inputs, outputs, **attrs) if few else None
 
 
+@prepared_in_float32
 def prepare_contraction(
     inputs: _Arrays, outputs: _Arrays, *, left: Sequence[int], right: Sequence[int], result: Sequence[int]
 ) -> Launch | None:

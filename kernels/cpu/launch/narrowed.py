@@ -15,18 +15,16 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import LibraryError
+from mirage.ir.types import HALVES
 from mirage.kernels.cpu.launch import dequantized, quantized
 from mirage.kernels.cpu.launch.memory import aligned
 from mirage.kernels.cpu.launch.rounds import Launch
-
-#: element types of 16 bits
-HALVES = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True)
 class Narrowed:
     """A weight `[k, n]` as C reads it, of whole numbers if it is `PackedWeights`, and its scales, `[n]` or `[k / group, n]`,
-    which are ones for 16 bits.
+    which are ones for 16 bits. Of several weights, both have one more dim.
     """
 
     panels: np.ndarray | quantized.PackedWeights
@@ -39,15 +37,16 @@ def pack(
     """The narrow form of a weight `[k, n]` of float32 or 16 bits, or `[n, k]` where `right` is (1, 0); a `group` divides k. Of
     "bfloat16" there is but one form, of "float16" as well, which only weights of float16 have.
 
-    What is not finite makes its column NaN, as its scale is. Raises LibraryError for what is no such weight, NoCompilerError,
-    CompilerError and UnsafeCacheError as `toolchain.compile`.
+    Several weights `[j, k, n]`, or `[j, n, k]` where `right` is (0, 2, 1), are one behind the other: their panels and scales have
+    one more dim. What is not finite makes its column NaN, as its scale is. Raises LibraryError for what is no such weight,
+    NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`.
     """
-    transposed = tuple(right) == (1, 0)
+    transposed = tuple(right)[-2:] == (w.ndim - 1, w.ndim - 2)
     halves = w.dtype.name in HALVES
     w = np.ascontiguousarray(w, w.dtype if halves else np.float32)
-    if w.ndim != 2:
+    if w.ndim not in ((2,) if dynamic else (2, 3)):
         raise LibraryError(f"weights {list(w.shape)} are no matrix; compile the program again")
-    k, n = w.shape[::-1] if transposed else w.shape
+    k, n = w.shape[:-3:-1] if transposed else w.shape[-2:]
     if group < 0 or (group and k % group):
         raise LibraryError(f"weights {list(w.shape)} have no groups of {group} terms; compile the program again")
     if dtype in HALVES:
@@ -56,15 +55,18 @@ def pack(
         exists = dtype == "int8"
     if not exists:
         raise LibraryError(f"weights of {w.dtype.name} have no such form of {dtype}; compile the program again")
-    if dtype in HALVES:
-        wide = dequantized.empty_panels(k, n, dtype)
-        dequantized.narrow(w, transposed, 0, wide, None)
-        return Narrowed(wide, np.ones(n, np.float32))
     groups = k // group if group else 1
-    panels = np.empty((k, n), np.int8) if dynamic else dequantized.empty_panels(k, n)
-    scale = aligned(groups * n, np.dtype(np.float32)).reshape(groups, n)
-    dequantized.narrow(w, transposed, group, panels, scale)
-    return Narrowed(quantized.pack(panels, group=group) if dynamic else panels, scale if group else scale[0])
+    scale = aligned(w[..., 0, 0].size * groups * n, np.dtype(np.float32)).reshape(*w.shape[:-2], groups, n)
+    if dynamic:
+        whole = np.empty((k, n), np.int8)
+        dequantized.narrow(w, transposed, group, whole, scale)
+        return Narrowed(quantized.pack(whole, group=group), scale if group else scale[0])
+    panels = dequantized.empty_panels(k, n, dtype, w.shape[:-2])
+    if dtype in HALVES:
+        scale[...] = 1
+    for at in np.ndindex(*w.shape[:-2]):
+        dequantized.narrow(w[at], transposed, group, panels[at], None if dtype in HALVES else scale[at])
+    return Narrowed(panels, scale if group else scale[..., 0, :])
 
 
 def library(
@@ -112,8 +114,10 @@ def prepare(
 
 
 def _module(form: Any) -> Any:
-    """What multiplies with a narrow form; raises LibraryError for something else, as changed files of programs have it."""
-    if not isinstance(form, Narrowed):
+    """What multiplies with a narrow form of one weight; raises LibraryError for something else, as changed files of programs have
+    it.
+    """
+    if not isinstance(form, Narrowed) or (isinstance(form.panels, np.ndarray) and form.panels.ndim != 3):
         raise LibraryError("a weight is not packed as int8 or in 16 bits; compile the program again")
     return quantized if isinstance(form.panels, quantized.PackedWeights) else dequantized
 

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from mirage.ir.operator import PRODUCTS
-from mirage.ir.types import DTYPES
+from mirage.ir.types import DTYPES, HALVES
 from mirage.kernels.cpu.model.cost import KernelWork, divided
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emit.descriptors import LEAST, MOST
@@ -20,8 +20,8 @@ from mirage.mugraph.graph import Role, partial_axis
 DOT, WGMMA_ROWS, WGMMA_WARPS = 16, 64, 4
 #: compute capability from which there are such instructions
 WGMMA = (9, 0)
-#: element types that tensor cores take (float32 is computed in full precision, by ordinary cores), and the type of these
-HALVES, CORES = ("float16", "bfloat16"), "float32"
+#: the element type of ordinary cores, in full precision; tensor cores take those of 16 bits
+CORES = "float32"
 #: numbers of warps whose loops Triton 3.6 specializes, by capability: where it does not it says nothing, but its PTX shows it
 SPECIALIZED = {(9, 0): (4,), (10, 0): (4, 8)}
 #: rows and columns from which a product is one of matrices, and how many times as long a kernel takes that leaves one with as

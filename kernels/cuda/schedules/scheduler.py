@@ -14,9 +14,10 @@ import numpy as np
 
 from mirage.errors import ScheduleError
 from mirage.ir.dims import evaluate
+from mirage.ir.types import HALVES
 from mirage.kernels.cpu.model.cost import KernelWork
 from mirage.kernels.cuda.model.cost import CudaModel, held_whole, warm_inputs
-from mirage.kernels.cuda.model.extents import DOT, HALVES, SPECIALIZED, WGMMA
+from mirage.kernels.cuda.model.extents import DOT, SPECIALIZED, WGMMA
 from mirage.kernels.cuda.schedules.choices import Choices, Layouts
 from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule, next_power
 from mirage.mugraph.graph import MuGraph, Node, Role, partial_axis

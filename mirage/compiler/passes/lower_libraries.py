@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from mirage.compiler.context import Context
+from mirage.compiler.passes.lift_constants import constant_values
 from mirage.compiler.patterns import Match, Rule, rules
 from mirage.ir.annotations import Annotation, TupleType
 from mirage.ir.graph.builder import FunctionBuilder
@@ -37,7 +38,8 @@ def run(module: Module, context: Context) -> Module:
 def lowered(module: Module, context: Context, found: Sequence[Rule], bodies: Collection[str] = ()) -> Module:
     """The module with matches of these rules as library calls, and functions named in `bodies` with those of no package."""
     main = module.functions[module.main]
-    constants = {main.name: frozenset(p for p in main.parameters if p.name in context.constants)}
+    given = [p for p in main.parameters if p.name in context.constants]
+    constants = {main.name: frozenset((*given, *constant_values(main, given, module.functions)))}
     functions = {
         f.name: f
         if f.attr.get("origin") in _OTHERS
@@ -52,7 +54,7 @@ def lower(
 ) -> Function:
     """The function with matches of these rules as library calls; larger matches first, as later results are tried first.
 
-    `constants` are its parameters that never change.
+    `constants` are its parameters that never change, and what is computed of them alone.
     """
     builder = FunctionBuilder(function.name, functions)
     builder.parameters.extend(function.parameters)

@@ -19,11 +19,12 @@ from typing import TypeAlias
 import sympy
 
 from mirage.compiler.context import Context
-from mirage.compiler.passes.lift_constants import PREPARE
+from mirage.compiler.passes.lift_constants import PREPARE, constant_values, no_larger
 from mirage.compiler.passes.rewrite import Rewriter
 from mirage.ir.annotations import ObjectType
 from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
-from mirage.ir.graph.nodes import Atom, Constant, Function, LibraryCall, MakeTuple, Module, PackedCall, Var
+from mirage.ir.graph.nodes import Atom, Binding, Constant, Function, LibraryCall, MakeTuple, Module, PackedCall, Var
+from mirage.ir.graph.traverse import with_atoms
 from mirage.ir.program import AttrItems
 from mirage.ir.types import TensorType
 from mirage.kernels.cpu.launch.linear import FEW
@@ -34,6 +35,7 @@ PACKED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "onednn.linear": ("onednn.pack", ("right",)),
     "cpu.convolution": ("cpu.pack_convolution", ("groups",)),
     "cpu.dequantized_matmul": ("cpu.pack_dequantized", ("right",)),
+    "cpu.narrowed_groups": ("cpu.pack_narrowed", ("right", "group", "dtype")),
     "cpu.narrowed_matmul": ("cpu.pack_narrowed", ("right", "group", "dynamic", "dtype")),
     "cpu.quantized_convolution": ("cpu.pack_quantized_convolution", ("groups",)),
     "cpu.quantized_matmul": ("cpu.pack_quantized", ("right", "group", "wide")),
@@ -44,12 +46,13 @@ Packing: TypeAlias = tuple[Constant | Var, str, AttrItems]
 
 def run(module: Module, context: Context) -> Module:
     main = module.functions[module.main]
-    constants = {p for p in main.parameters if p.name in context.constants}
+    constants = [p for p in main.parameters if p.name in context.constants]
+    made = constant_values(main, constants, module.functions)
     packings: dict[Packing, Var] = {}
     r = Rewriter(main, module.functions)
     for b in main.bindings:
         call = b.value
-        weight = _packable(call, constants, main.name, context) if isinstance(call, LibraryCall) else None
+        weight = _packable(call, constants, made, main.name, context) if isinstance(call, LibraryCall) else None
         if not isinstance(call, LibraryCall) or weight is None:
             r.keep(b)
             continue
@@ -63,19 +66,21 @@ def run(module: Module, context: Context) -> Module:
     if not packings:
         return module
     builder = ModuleBuilder(module)
-    prepare = _prepare(module, main, list(packings), builder)
+    prepare = _prepare(module, main, list(packings), made, builder)
     builder.add(prepare)
     builder.add(r.finish(attrs=main.attrs if PREPARE in main.attr else (*main.attrs, (PREPARE, prepare.name))))
     context.constants = (*context.constants, *(p.name for p in packings.values()))
     return builder.finish(module.main)
 
 
-def _packable(call: LibraryCall, constants: Collection[Var], function: str, context: Context) -> Constant | Var | None:
+def _packable(
+    call: LibraryCall, constants: Collection[Var], made: Mapping[Var, Binding], function: str, context: Context
+) -> Constant | Var | None:
     """The weight of a call that is to read it packed, and does not yet; None where there is none."""
     if call.function not in PACKED or dict(call.attrs).get("packed"):
         return None
     weight = call.args[1]
-    if not isinstance(weight, Constant) and weight not in constants:
+    if isinstance(weight, Var) and weight not in constants and not (weight in made and no_larger(weight, made)):
         return None
     assert isinstance(weight, Constant | Var)
     return weight if call.function != "blas.matmul" or _reads_panels(call, weight, function, context) else None
@@ -96,9 +101,9 @@ def _name(weight: Constant | Var) -> str:
 
 
 def _prepare(
-    module: Module, main: Function, packings: Sequence[Packing], builder: ModuleBuilder
+    module: Module, main: Function, packings: Sequence[Packing], made: Mapping[Var, Binding], builder: ModuleBuilder
 ) -> Function:
-    """The function that prepares what it did, and behind that the packed operands."""
+    """The function that prepares what it did, and behind that the packed operands, which may be `made` of constants."""
     old = module.functions.get(str(main.attr.get(PREPARE)))
     b = FunctionBuilder(old.name if old else builder.fresh(PREPARE), module.functions)
     results: list[Atom] = []
@@ -112,10 +117,17 @@ def _prepare(
     known: dict[str, Atom] = {p.name: p for p in b.parameters}
     # the last parameters of the main function are what was prepared
     known |= dict(zip((p.name for p in main.parameters[len(main.parameters) - len(results) :]), results, strict=True))
+
+    def read(a: Atom) -> Atom:
+        if not isinstance(a, Var):
+            return a
+        if a.name not in known and a in made:
+            known[a.name] = b.emit(with_atoms(made[a].value, read), name=a.name)
+        elif a.name not in known:
+            known[a.name] = b.parameter(a.name, a.annotation)
+        return known[a.name]
+
     for weight, pack, attrs in packings:
-        if isinstance(weight, Var) and weight.name not in known:
-            known[weight.name] = b.parameter(weight.name, weight.annotation)
-        read = known[weight.name] if isinstance(weight, Var) else weight
-        results.append(b.emit(PackedCall(pack, (read,), ObjectType(), attrs), name=f"{_name(weight)}_packed"))
+        results.append(b.emit(PackedCall(pack, (read(weight),), ObjectType(), attrs), name=f"{_name(weight)}_packed"))
     prepared = b.emit(MakeTuple(tuple(results)), name="prepared")
     return b.finish(prepared, attrs=old.attrs if old else (("origin", PREPARE),))

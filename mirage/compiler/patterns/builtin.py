@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+from mirage.compiler.patterns.groups import grouped, swaps_last
 from mirage.compiler.patterns.language import Match, Pattern, number, op, optional, value, view
 from mirage.compiler.patterns.linear import adds_a_row, linear, linear_attributes
 from mirage.compiler.patterns.registry import register_pattern, same_attributes
@@ -17,12 +18,11 @@ from mirage.ir.graph.nodes import Constant
 from mirage.ir.graph_operator import GraphElementwise
 from mirage.ir.operator import REGISTRY, Elementwise
 from mirage.ir.operators.contraction import normalize_axes
-from mirage.ir.types import DTYPES, TensorType, is_one
-from mirage.kernels.cpu.launch.narrowed import HALVES
+from mirage.ir.types import DTYPES, HALVES, TensorType, is_one
 
 _FLOATS = tuple(DTYPES)
-#: element types of ATen's attention
-_ATTENDED = ("float32", *HALVES)
+#: element types of functions that compute in float32
+_IN_FLOAT32 = ("float32", *HALVES)
 
 
 def _product() -> Pattern:
@@ -82,7 +82,7 @@ def _ends(m: Match) -> bool:
 
 def _attention() -> Pattern:
     """What `torch.attention` computes, of which tensors may be read in another order."""
-    q, k, v = (value(name, dtype=_ATTENDED, rank=4) for name in "qkv")
+    q, k, v = (value(name, dtype=_IN_FLOAT32, rank=4) for name in "qkv")
     scores = op("matmul", view("transpose", q, name="left") | q, view("transpose", k, name="right"), name="scores")
     factor = number(name="scale")
     scaled = op("mul", scores, factor, commutative=True) | op("div", scores, factor, name="divided") | scores
@@ -123,16 +123,6 @@ def _attention_attributes(m: Match) -> dict[str, Any]:
     return found | ({"bias": True} if "bias" in m.operands else {})
 
 
-def _grouped() -> Pattern:
-    """Groups of rows times a matrix each, which may be read in another order."""
-    w = value("w", dtype="float32", rank=3)
-    return op("grouped_matmul", value("x"), view("transpose", w, name="right") | w, value("ends"), name="product")
-
-
-def _swaps_last(m: Match) -> bool:
-    return "right" not in m.calls or tuple(m.attr("right", "perm")) == (0, 2, 1)
-
-
 def _is_no_stack(m: Match) -> bool:
     """Whether it is not the writing of one slice, which `write_stacks` may do in place."""
     at = m.operands.get("x1")
@@ -142,9 +132,9 @@ def _is_no_stack(m: Match) -> bool:
 # below what users register without a priority
 register_pattern(
     "cpu_grouped",
-    _grouped(),
+    grouped(*_IN_FLOAT32),
     "cpu.grouped_matmul",
-    _swaps_last,
+    swaps_last,
     priority=-5,
     attributes=lambda m: {"right": tuple(m.attr("right", "perm"))} if "right" in m.calls else {},
     package="cpu",

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mirage.compiler.patterns.groups import grouped, swaps_last
 from mirage.compiler.patterns.language import Match, op, value, view
 from mirage.compiler.patterns.linear import adds_a_row, linear, linear_attributes
 from mirage.compiler.patterns.registry import Attributes, Check, register_pattern
 from mirage.ir.graph.deduce import deduce
 from mirage.ir.graph.nodes import Constant
-from mirage.ir.types import TensorType, is_one
-from mirage.kernels.cpu.launch.narrowed import HALVES
+from mirage.ir.types import HALVES, TensorType, is_one
 from mirage.kernels.cpu.launch.quantized import ACTIVATIONS
 
 #: what the weights of products may be stored in, as packages of patterns, with attributes of `cpu.narrowed_matmul`: how many
@@ -70,21 +70,25 @@ def _scales_columns(m: Match) -> bool:
     return scale.rank == 0 or is_one(scale.shape[0]) or axis == ("right" not in m.calls)
 
 
-def _narrows(group: int) -> Check:
-    """Whether weights may be stored in fewer bits, with a scale for so many terms, or for all of a column."""
+def _narrows(group: int, fits: Check) -> Check:
+    """Whether weights may be stored in fewer bits, with a scale for so many terms, or for all of a column, where a match fits."""
 
     def check(m: Match) -> bool:
         w = m.type("w")
         assert isinstance(w, TensorType)
-        terms = w.shape[1 if "right" in m.calls else 0]
+        terms = w.shape[-1 if "right" in m.calls else -2]
         known = all(d.is_Integer and d > 0 for d in w.shape)
-        return known and _has_constant_weights(m) and adds_a_row(m) and (not group or int(terms) % group == 0)
+        return known and _has_constant_weights(m) and fits(m) and (not group or int(terms) % group == 0)
 
     return check
 
 
 def _narrow_attributes(stored: Mapping[str, Any]) -> Attributes:
     return lambda m: {**stored, **linear_attributes(m)}
+
+
+def _group_attributes(stored: Mapping[str, Any]) -> Attributes:
+    return lambda m: {**stored, **_is_transposed(m)}
 
 
 _x, _w, _scale, _bias = value("x", dtype=ACTIVATIONS), value("w", rank=2), value("scale"), value("bias")
@@ -138,9 +142,19 @@ for _name, _dtype, _form in _STORED:
         f"{_name}_{_dtype}",
         linear(value("w", rank=2, dtype=_dtype), _dtype),
         "cpu.narrowed_matmul",
-        _narrows(_form.get("group", 0)),
+        _narrows(_form.get("group", 0), adds_a_row),
         # weights in fewer bits, where users ask for them, come first
-        priority=-5 if _name == "cpu" else 0,
+        priority=-4 if _name == "cpu" else 0,
         attributes=_narrow_attributes(_form),
         package=_name,
     )
+    if "dynamic" not in _form:
+        register_pattern(
+            f"{_name}_{_dtype}_groups",
+            grouped(_dtype),
+            "cpu.narrowed_groups",
+            _narrows(_form.get("group", 0), swaps_last),
+            priority=-4 if _name == "cpu" else 0,
+            attributes=_group_attributes(_form),
+            package=_name,
+        )
