@@ -15,7 +15,7 @@ from mirage.frontends.graph import graph_trace
 from mirage.frontends.proxy import apply
 from mirage.frontends.shapes import as_shape, sliced
 from mirage.ir.graph.nodes import OpCall
-from mirage.ir.types import DTYPES, ELEMENTS
+from mirage.ir.types import DTYPES, ELEMENTS, largest
 
 _as_windows: ContextVar[bool] = ContextVar("as_windows", default=False)
 
@@ -59,9 +59,7 @@ def padded(x: Any, low: Sequence[Any], high: Sequence[Any], value: float = 0) ->
     if all(isinstance(n, int) and n == 0 for n in (*low, *high)):
         return x
     if value == -inf:
-        value = float(np.finfo(np.float32).min) if x.dtype in DTYPES else int(np.iinfo(ELEMENTS[x.dtype]).min)
-        if x.dtype == "float16":
-            value = -65504.0
+        value = -largest(ELEMENTS[x.dtype]) if x.dtype in DTYPES else int(np.iinfo(ELEMENTS[x.dtype]).min)
     edge = [0] * lead
     return array_ops.pad(x, [*edge, *low], [*edge, *high], value)
 

@@ -18,6 +18,7 @@ from mirage.ir.graph_operator import GraphOperator
 from mirage.ir.operator import get_operator
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.compile.shipped import library_source
+from mirage.kernels.cpu.launch.halves import in_float32, is_half, prepared_in_float32, widened
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.pages import in_large_pages
 from mirage.kernels.cpu.launch.pool import run_address
@@ -87,8 +88,8 @@ def _function(dtype: np.dtype[Any]) -> Callable[..., int]:
 
 
 def pack(w: np.ndarray, *, groups: int = 1) -> PackedWindows:
-    """The packed form of weights `[o, c, *kernel]` of float32 or float64."""
-    return PackedWindows(w, groups)
+    """The packed form of weights `[o, c, *kernel]` of float32 or float64; those of 16 bits become float32."""
+    return PackedWindows(widened(w) if is_half(w) else w, groups)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -186,6 +187,7 @@ class _Read:
         return cls(x, w, form, offset, added, out, (tuple(strides), tuple(dilations), tuple(low)))
 
 
+@in_float32
 def library(
     inputs: Sequence[Any],
     outputs: Sequence[np.ndarray],
@@ -200,7 +202,7 @@ def library(
     least: float = -inf,
     most: float = inf,
 ) -> None:
-    """What programs call as `cpu.convolution`: see `convolve`.
+    """What programs call as `cpu.convolution`: see `convolve`; tensors of 16 bits are computed with in float32.
 
     `inputs` are x, w, its packed form if it is `packed`, then the bias and what else is added, if there are any. Without
     strides, it is a product `w[o, c] @ x[b, c, n]`, whose result may have other dims in place of n.
@@ -213,6 +215,7 @@ def library(
     )  # fmt: skip
 
 
+@prepared_in_float32
 def prepare(
     inputs: Sequence[Any],
     outputs: Sequence[np.ndarray],

@@ -9,10 +9,10 @@ from mirage.compiler.patterns.language import Match, Pattern, number, op, option
 from mirage.compiler.patterns.registry import register_pattern
 from mirage.ir.graph.deduce import deduce
 from mirage.ir.graph.nodes import Constant, OpCall, Var
-from mirage.ir.types import TensorType, is_one
+from mirage.ir.types import HALVES, TensorType, is_one
 from mirage.kernels.cpu.launch.convolution import RANK, REALS
 
-_DTYPES = tuple(REALS)
+_DTYPES = (*REALS, *HALVES)
 
 
 def _is_edge(pad: OpCall) -> bool:

@@ -14,7 +14,7 @@ from mirage.frontends.convolutions import are_windows, max_pool, sum_pool
 from mirage.frontends.imported import as_tensor, unsupported
 from mirage.frontends.proxy import apply
 from mirage.frontends.shapes import as_shape
-from mirage.ir.types import DTYPES, ELEMENTS
+from mirage.ir.types import DTYPES, ELEMENTS, largest
 
 
 def _each(values: Any, rank: int) -> list[Any]:
@@ -120,7 +120,7 @@ def _max_pool(
         values = as_shape(max_pool(x, windows.kernel, windows.stride, edges, edges, windows.dilation), values.shape)
         if any(edges) and x.dtype in DTYPES and not are_windows():
             # what is behind the edges is the least number there, and less only where all else is
-            least = float(np.finfo(ELEMENTS[x.dtype]).min)
+            least = -largest(ELEMENTS[x.dtype])
             values = graph_ops.where(graph_ops.equal(values, c.tensor(least)), c.tensor(-inf), values)
     return values, position
 
