@@ -213,6 +213,13 @@ def _stored(run: _Run) -> None:
     _row_by_row(run, "stored", StoredRow, measure(run.names, _say), lambda r: NAMES.index(r.case), section)
 
 
+def _bfloat16(run: _Run) -> None:
+    from benchmarks.flow.bfloat16 import CASES, Bfloat16Row, measure, section
+
+    order, rows = list(CASES), measure(run.names, _say)
+    _row_by_row(run, "bfloat16", Bfloat16Row, rows, lambda r: (order.index(r.case), r.batch, r.length, r.cached), section)
+
+
 def _generation(run: _Run) -> None:
     from benchmarks.flow.generation import CACHES, NAMES, GenerationRow, measure, section
 
@@ -322,6 +329,7 @@ PARTS: Mapping[str, Callable[[_Run], None]] = {
     "products": _products,
     "quantized": _quantized,
     "stored": _stored,
+    "bfloat16": _bfloat16,
     "generation": _generation,
     "masks": _masks,
     "imports": _imports,

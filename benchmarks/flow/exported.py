@@ -152,12 +152,12 @@ def in_onnx_runtime(path: Path, threads: int) -> Model:
     return lambda inputs: session.run(None, dict(zip(names, _arrays(inputs), strict=True)))
 
 
-def in_openvino(path: Path, threads: int) -> Model:
-    """An ONNX file in OpenVINO, computed in float32."""
+def in_openvino(path: Path, threads: int, precision: str = "f32") -> Model:
+    """An ONNX file in OpenVINO, computed in that precision."""
     import openvino
 
     core = openvino.Core()
-    hints = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    hints = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
     request = core.compile_model(core.read_model(str(path)), "CPU", hints).create_infer_request()
     return lambda inputs: list(request.infer(_arrays(inputs), share_inputs=True).values())
 

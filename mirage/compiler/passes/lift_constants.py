@@ -36,7 +36,7 @@ from mirage.ir.types import ELEMENTS, TensorType
 
 #: the attribute of main that names the function, and that function's origin
 PREPARE = "prepare"
-_VIEWS = ("reshape", "transpose")
+VIEWS = ("reshape", "transpose")
 
 
 def run(module: Module, context: Context) -> Module:
@@ -97,7 +97,7 @@ def choose(function: Function, constant: Mapping[Var, Binding]) -> tuple[list[Va
         if v not in constant or v in results or v in kept:
             continue
         made = constant[v].value
-        is_view = isinstance(made, OpCall) and made.op in _VIEWS and v not in in_order
+        is_view = isinstance(made, OpCall) and made.op in VIEWS and v not in in_order
         # another shape or order costs nothing, and others may see through it
         pays = not is_view and v not in handed_out and _is_computed(v, constant, in_order=v in in_order)
         if pays and (v in convolved or no_larger(v, constant)):
@@ -139,7 +139,7 @@ def _is_computed(v: Var, constant: Mapping[Var, Binding], in_order: bool) -> boo
     if not isinstance(v.annotation, TensorType) or v.annotation.dtype not in ELEMENTS:
         return False
     ops, _ = _origin(v, constant)
-    return any(op not in (*_VIEWS, "constant", "size") or (in_order and op == "transpose") for op in ops)
+    return any(op not in (*VIEWS, "constant", "size") or (in_order and op == "transpose") for op in ops)
 
 
 def no_larger(v: Atom, constant: Mapping[Var, Binding]) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from mirage.compiler.context import Context
-from mirage.compiler.passes.lift_constants import constant_values
+from mirage.compiler.passes.lift_constants import VIEWS
 from mirage.compiler.patterns import Match, Rule, rules
 from mirage.ir.annotations import Annotation, TupleType
 from mirage.ir.graph.builder import FunctionBuilder
@@ -38,8 +38,11 @@ def run(module: Module, context: Context) -> Module:
 def lowered(module: Module, context: Context, found: Sequence[Rule], bodies: Collection[str] = ()) -> Module:
     """The module with matches of these rules as library calls, and functions named in `bodies` with those of no package."""
     main = module.functions[module.main]
-    given = [p for p in main.parameters if p.name in context.constants]
-    constants = {main.name: frozenset((*given, *constant_values(main, given, module.functions)))}
+    never_change = {p for p in main.parameters if p.name in context.constants}
+    for b in main.bindings:
+        if isinstance(b.value, OpCall) and b.value.op in VIEWS and b.value.args[0] in never_change:
+            never_change.add(b.var)
+    constants = {main.name: frozenset(never_change)}
     functions = {
         f.name: f
         if f.attr.get("origin") in _OTHERS
@@ -54,7 +57,7 @@ def lower(
 ) -> Function:
     """The function with matches of these rules as library calls; larger matches first, as later results are tried first.
 
-    `constants` are its parameters that never change, and what is computed of them alone.
+    `constants` are its parameters that never change, and views of them.
     """
     builder = FunctionBuilder(function.name, functions)
     builder.parameters.extend(function.parameters)

@@ -40,6 +40,8 @@ PACKED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "cpu.quantized_convolution": ("cpu.pack_quantized_convolution", ("groups",)),
     "cpu.quantized_matmul": ("cpu.pack_quantized", ("right", "group", "wide")),
 }
+#: functions that keep nothing of what they pack, which may be computed of constants then
+_AT_ONCE = ("cpu.pack_dequantized", "cpu.pack_narrowed", "cpu.pack_quantized")
 #: a weight, the function that packs it, and its attributes
 Packing: TypeAlias = tuple[Constant | Var, str, AttrItems]
 
@@ -80,8 +82,9 @@ def _packable(
     if call.function not in PACKED or dict(call.attrs).get("packed"):
         return None
     weight = call.args[1]
-    if isinstance(weight, Var) and weight not in constants and not (weight in made and no_larger(weight, made)):
-        return None
+    if isinstance(weight, Var) and weight not in constants:
+        if PACKED[call.function][0] not in _AT_ONCE or weight not in made or not no_larger(weight, made):
+            return None
     assert isinstance(weight, Constant | Var)
     return weight if call.function != "blas.matmul" or _reads_panels(call, weight, function, context) else None
 

@@ -83,6 +83,6 @@ def test_weights_alone_are_quantized_where_activations_stay_float() -> None:
 
 def test_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = pack(W)
-    monkeypatch.setattr(dequantized, "_library", lambda: SimpleNamespace(mi_dequantized=lambda *_: -1))
+    monkeypatch.setattr(dequantized, "compiled", lambda *_: SimpleNamespace(mi_dequantized=lambda *_: -1))
     with pytest.raises(MirageError, match="no memory for a product of 2 rows"):
         multiply(np.ones((2, K), np.float32), packed, scales(N), None, np.empty((2, N), np.float32))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mirage.errors import LibraryError
-from mirage.ir.types import ELEMENTS
+from mirage.ir.types import ELEMENTS, HALVES, epsilon
 from mirage.kernels.cpu.launch import dequantized, quantized
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.narrowed import library, pack, prepare
@@ -73,7 +73,7 @@ def test_products_are_those_of_bfloat16(case: tuple[int, int, int, int], right: 
     stored = w.astype(ELEMENTS["bfloat16"]).astype(np.float64)
     given = np.ascontiguousarray(w.T) if right else w
     form = pack(given, right=right, dtype="bfloat16")
-    assert isinstance(form.panels, np.ndarray) and form.panels.nbytes == 2 * -(-n // 48) * 48 * k
+    assert isinstance(form.panels, np.ndarray) and form.panels.nbytes == 2 * -(-n // 48) * 48 * (k + k % 2)
     rng = np.random.default_rng(m)
     x, bias = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), n))
     wanted = np.maximum(x @ stored + bias, 0)
@@ -100,13 +100,81 @@ def test_every_float32_becomes_the_nearest_bfloat16(right: tuple[int, ...]) -> N
     w[1, :2] = np.array([0x7F800001, 0xFFFFFFFF], np.uint32).view(np.float32)
     form = pack(np.ascontiguousarray(w.T) if right else w, right=right, dtype="bfloat16")
     assert isinstance(form.panels, np.ndarray)
-    found = np.concatenate(list(form.panels), axis=1)
+    # pairs of terms lie side by side
+    found = np.concatenate([p.reshape(-1, 48, 2).swapaxes(1, 2).reshape(-1, 48) for p in form.panels], axis=1)
     assert not found[:, 60:].astype(np.float32).any()
     with np.errstate(all="ignore"):
         wanted = w.astype(ELEMENTS["bfloat16"])
     nan = np.isnan(w)
     assert np.isnan(found[:, :60].astype(np.float32)[nan]).all()
     np.testing.assert_array_equal(found[:, :60][~nan].view(np.uint16), wanted[~nan].view(np.uint16))
+
+
+#: how weights are stored beside rows of 16 bits: as these are, or in 8 bits
+FORMS = [None, 0, 32]
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("group", FORMS)
+@pytest.mark.parametrize(
+    "case", [(1, 1, 1), (1, 320, 100), (3, 96, 47), (8, 33, 49), (9, 256, 400), (300, 97, 50), (40, 1056, 96)], ids=str
+)
+def test_rows_of_16_bits(case: tuple[int, int, int], group: int | None, half: str) -> None:
+    m, k, n = case
+    if group and k % group:
+        group = 0
+    rng, dtype = np.random.default_rng(case), ELEMENTS[half]
+    x, w, bias = (rng.standard_normal(s).astype(dtype) for s in ((m, k), (k, n), n))
+    exact = real(w.astype(np.float32), group)[0] if group is not None else w.astype(np.float64)
+    wanted = np.maximum(x.astype(np.float64) @ exact + bias.astype(np.float64), 0)
+    out = np.empty((m, n), dtype)
+    stored: dict[str, Any] = {"dtype": half} if group is None else {"group": group}
+    for right in ((), (1, 0)):
+        given = np.ascontiguousarray(w.T) if right else w
+        form = pack(given, right=right, **stored)
+        attrs: Any = {"right": right, "bias": True, "activation": "relu", **stored}
+        launch = prepare([x, given, form, bias], [out], packed=True, **attrs)
+        for how in ("packed", "packed anew", "launched"):
+            out[...] = -1
+            if how == "launched":
+                launched(launch, [x, given, x, bias, out])
+            else:
+                library([x, given, *([form] if how == "packed" else []), bias], [out], packed=how == "packed", **attrs)
+            # sums in float32, rounded once
+            np.testing.assert_allclose(out.astype(np.float64), wanted, rtol=epsilon(dtype), atol=1e-5 * k**0.5)
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_rows_of_16_bits_that_are_not_finite(half: str) -> None:
+    dtype = ELEMENTS[half]
+    x, w = np.ones((3, 5), dtype), np.ones((5, 50), dtype)
+    x[0, 4], x[1, 0], w[2, 7] = np.nan, np.inf, -np.inf
+    out = np.empty((3, 50), dtype)
+    library([x, w], [out], dtype=half)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(out.astype(np.float32), x.astype(np.float32) @ w.astype(np.float32))
+
+
+def test_other_types_do_not_fit() -> None:
+    """Programs come from files, too."""
+    wide = {name: np.ones((2, 64), ELEMENTS[name]) for name in ("float32", "bfloat16", "float16", "float64", "int16")}
+    forms: list[tuple[Any, str]] = [(weights(64, 50).astype(ELEMENTS[half]), half) for half in HALVES]
+    for w, half in forms:
+        form = pack(w, dtype=half)
+        for name, x in wide.items():
+            for result in ("float32", "bfloat16", "float16"):
+                if name == result and name in ("float32", half):
+                    continue
+                out = np.empty((2, 50), ELEMENTS[result])
+                for call in (library, prepare):
+                    with pytest.raises(LibraryError, match="there is no product of"):
+                        call([x, w, form], [out], dtype=half, packed=True)
+    with pytest.raises(LibraryError, match="have no such form of float16"):
+        pack(weights(64, 50), dtype="float16")
+    with pytest.raises(LibraryError, match="have no such form of bfloat16"):
+        pack(weights(64, 50).astype(np.float16), dtype="bfloat16")
+    with pytest.raises(LibraryError, match="have no such form of int4"):
+        pack(weights(64, 50), dtype="int4")
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -204,7 +272,7 @@ def test_what_does_not_fit_is_an_error() -> None:
                 call(given, [outs], bias=True, packed=True)
 
 
-@pytest.mark.parametrize(("shape", "group"), [((64, 60), 7), ((64, 60), -4), ((64,), 0), ((2, 64, 60), 0)])
+@pytest.mark.parametrize(("shape", "group"), [((64, 60), 7), ((64, 60), -4), ((64,), 0), ((2, 3, 64, 60), 0)])
 def test_weights_without_such_groups_are_an_error(shape: tuple[int, ...], group: int) -> None:
     with pytest.raises(LibraryError, match=r"have no groups of|are no matrix"):
         pack(np.ones(shape, np.float32), group=group)
@@ -213,7 +281,7 @@ def test_weights_without_such_groups_are_an_error(shape: tuple[int, ...], group:
 def test_another_packed_form_is_an_error() -> None:
     x, w, out = np.ones((2, 64), np.float32), weights(64, 60), np.empty((2, 60), np.float32)
     for call in (library, prepare):
-        with pytest.raises(LibraryError, match="a weight is not packed as int8 or bfloat16"):
+        with pytest.raises(LibraryError, match="a weight is not packed as int8 or in 16 bits"):
             call([x, w, dequantized.pack(w.astype(np.int8))], [out], packed=True)
         with pytest.raises(LibraryError, match="there is no product of"):
             call([x, w, pack(w, group=32)], [out], packed=True)
