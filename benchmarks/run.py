@@ -214,7 +214,8 @@ def _stored(run: _Run) -> None:
 
 
 def _bfloat16(run: _Run) -> None:
-    from benchmarks.flow.bfloat16 import CASES, Bfloat16Row, measure, section
+    from benchmarks.flow.bfloat16 import Bfloat16Row, measure, section
+    from benchmarks.flow.models import CASES
 
     order, rows = list(CASES), measure(run.names, _say)
     _row_by_row(run, "bfloat16", Bfloat16Row, rows, lambda r: (order.index(r.case), r.batch, r.length, r.cached), section)

@@ -118,7 +118,7 @@ def _raced(
 
 def _cast(inputs: Sequence[Any], dtype: torch.dtype) -> list[Any]:
     """The inputs, floats among them of another type."""
-    return pytree.tree_map(lambda t: t.to(dtype) if t.is_floating_point() else t, list(inputs))  # type: ignore[no-any-return]
+    return pytree.tree_map(lambda t: t.to(dtype) if t.is_floating_point() else t, list(inputs))
 
 
 def _first(results: Any) -> np.ndarray:

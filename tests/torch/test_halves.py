@@ -26,7 +26,7 @@ def no_gradients() -> Any:
         yield
 
 
-class Attention(torch.nn.Module):
+class Attention(torch.nn.Module):  # type: ignore[misc,name-defined]
     """Attention of some heads, with a mask or without."""
 
     def __init__(self, masked: bool) -> None:
@@ -41,7 +41,7 @@ class Attention(torch.nn.Module):
         return self.out(mixed.transpose(1, 2).reshape(b, t, 64))
 
 
-class Experts(torch.nn.Module):
+class Experts(torch.nn.Module):  # type: ignore[misc,name-defined]
     """Tokens that are routed to two of four experts."""
 
     def __init__(self) -> None:

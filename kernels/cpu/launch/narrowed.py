@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ def pack(
     if not exists:
         raise LibraryError(f"weights of {w.dtype.name} have no such form of {dtype}; compile the program again")
     groups = k // group if group else 1
-    scale = aligned(w[..., 0, 0].size * groups * n, np.dtype(np.float32)).reshape(*w.shape[:-2], groups, n)
+    scale = aligned(prod(w.shape[:-2]) * groups * n, np.dtype(np.float32)).reshape(*w.shape[:-2], groups, n)
     if dynamic:
         whole = np.empty((k, n), np.int8)
         dequantized.narrow(w, transposed, group, whole, scale)

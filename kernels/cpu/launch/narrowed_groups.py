@@ -31,8 +31,8 @@ class _Arguments(ctypes.Structure):
     )
 
 
-def _arguments(x: np.ndarray, form: Any, ends: np.ndarray, out: np.ndarray, group: int) -> _Arguments:
-    """The arguments of C; raises LibraryError for arrays that do not fit, as changed files of programs have them."""
+def _call(x: np.ndarray, form: Any, ends: np.ndarray, out: np.ndarray, group: int) -> tuple[Any, _Arguments]:
+    """The function of C and its arguments; raises LibraryError for arrays that do not fit, as changed files of programs have them."""
     if not isinstance(form, Narrowed) or not isinstance(form.panels, np.ndarray) or form.panels.ndim != 4:
         raise LibraryError("weights are not packed as int8 or in 16 bits; compile the program again")
     panels = form.panels
@@ -40,7 +40,8 @@ def _arguments(x: np.ndarray, form: Any, ends: np.ndarray, out: np.ndarray, grou
         shapes = f"{ends.dtype.name}{list(ends.shape)} for {len(panels)} weights and rows {list(x.shape)}"
         raise LibraryError(f"there are no groups {shapes}; compile the program again")
     of = dequantized.arguments(x, panels[0], form.scale[0], None, out, group, "")
-    return _Arguments(of, address(ends), len(panels), ends.dtype == np.int64)
+    function = dequantized.compiled(x.dtype, panels.dtype).mi_dequantized_groups
+    return function, _Arguments(of, address(ends), len(panels), ends.dtype == np.int64)
 
 
 def library(
@@ -61,8 +62,7 @@ def library(
     form = rest.pop(0) if packed else pack(w, right=right, group=group, dtype=dtype)
     (out,) = outputs
     if out.size:
-        args = _arguments(x, form, rest[0], out, group)
-        function = dequantized.compiled(x.dtype, form.panels.dtype).mi_dequantized_groups
+        function, args = _call(x, form, rest[0], out, group)
         if status := function(ctypes.addressof(args), run_address(), num_threads()):
             raise error(status, args.of.m)
 
@@ -83,9 +83,8 @@ def prepare(
     if not packed or not out.size:
         return None
     x, _, form, ends = inputs
-    args = _arguments(x, form, ends, out, group)
+    function, args = _call(x, form, ends, out, group)
     pointers = (field(args.of, "x"), 0), (field(args, "ends"), 3), (field(args.of, "out"), 4)
-    function = dequantized.compiled(x.dtype, form.panels.dtype).mi_dequantized_groups
     rows = args.of.m
     return Launch(launcher(function), ctypes.addressof(args), pointers, lambda status: error(status, rows), (args, form))
 
