@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from mirage.kernels.cpu.launch import (
+    attention,
     convolution,
     dequantized,
     grouped,
@@ -27,6 +28,7 @@ from mirage.runtime.steps import Steps
 
 #: library functions, and what prepares launches of them
 _LIBRARY: Mapping[str, Callable[..., Launch | None]] = {
+    "cpu.attention": attention.prepare,
     "blas.contraction": linear.prepare_contraction,
     "blas.matmul": linear.prepare_matmul,
     "cpu.convolution": convolution.prepare,

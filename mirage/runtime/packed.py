@@ -13,6 +13,7 @@ from mirage.errors import DuplicateFunction, UnknownFunction
 from mirage.ir.operators.in_place import EFFECTS
 from mirage.kernels import blas
 from mirage.kernels.cpu.launch import (
+    attention,
     convolution,
     dequantized,
     grouped,
@@ -36,6 +37,7 @@ _packed: dict[str, Callable[..., Any]] = {
     **quantized_convolution.PACKING,
 }
 _library: dict[str, Callable[..., None]] = {
+    **attention.FUNCTIONS,
     **blas.FUNCTIONS,
     **convolution.FUNCTIONS,
     **dequantized.FUNCTIONS,
@@ -54,7 +56,6 @@ _PROVIDERS = {
     "onednn.linear": "mirage.frontends.aten.products",
     "onednn.pack": "mirage.frontends.aten.products",
     "torch.matmul": "mirage.frontends.aten.products",
-    "torch.attention": "mirage.frontends.aten.products",
     "torch.convolution": "mirage.frontends.aten.products",
 }
 

@@ -76,8 +76,8 @@ def windows() -> Any:
 #: what makes a model, shapes of its inputs, and the functions that it calls
 MODELS: dict[str, tuple[Callable[[], Any], list[tuple[int, ...]], set[str]]] = {
     "mlp": (mlp, [(1, 63), (5, 63), (200, 63)], {"cpu.narrowed_matmul"}),
-    "attention": (lambda: Attention(False), [(1, 9, 64), (3, 40, 64)], {"cpu.narrowed_matmul", "torch.attention"}),
-    "causal": (lambda: Attention(True), [(1, 9, 64), (3, 40, 64)], {"cpu.narrowed_matmul", "torch.attention"}),
+    "attention": (lambda: Attention(False), [(1, 9, 64), (3, 40, 64)], {"cpu.narrowed_matmul", "cpu.attention"}),
+    "causal": (lambda: Attention(True), [(1, 9, 64), (3, 40, 64)], {"cpu.narrowed_matmul", "cpu.attention"}),
     "windows": (windows, [(2, 3, 16, 12), (5, 3, 9, 20)], {"cpu.narrowed_matmul", "cpu.convolution"}),
 }
 

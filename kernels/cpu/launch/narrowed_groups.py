@@ -32,7 +32,7 @@ class _Arguments(ctypes.Structure):
 
 
 def _call(x: np.ndarray, form: Any, ends: np.ndarray, out: np.ndarray, group: int) -> tuple[Any, _Arguments]:
-    """The function of C and its arguments; raises LibraryError for arrays that do not fit, as changed files of programs have them."""
+    """The function of C and its arguments; raises LibraryError for arrays that do not fit, as changed files have them."""
     if not isinstance(form, Narrowed) or not isinstance(form.panels, np.ndarray) or form.panels.ndim != 4:
         raise LibraryError("weights are not packed as int8 or in 16 bits; compile the program again")
     panels = form.panels

@@ -32,7 +32,7 @@ def run(module: Module, context: Context) -> Module:
     # rounds of a loop are small, and run in C where they have no function of a package
     bodies = {b.value.body for f in module for b in f.bindings if isinstance(b.value, Loop)}
     found = [replace(r, function=own.get(r.function, r.function)) for r in rules()]
-    return lowered(module, context, [*rules(context.packages, late=True), *found], bodies)
+    return lowered(module, context, [*rules((*context.packages, context.kernels.target), late=True), *found], bodies)
 
 
 def lowered(module: Module, context: Context, found: Sequence[Rule], bodies: Collection[str] = ()) -> Module:

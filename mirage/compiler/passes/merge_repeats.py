@@ -54,7 +54,8 @@ def _merged(value: Expr, r: Rewriter, store: Constraints) -> Expr | None:
         return None
     original, shape, copies = found
     whole, rows = w.shape[_HEADS], x.shape[-2]
-    if not store.equal(x.shape[_HEADS], whole):
+    if not store.equal(x.shape[_HEADS], whole) or sympy.expand(shape[_HEADS] * copies - x.shape[_HEADS]) != 0:
+        # heads whose number is no product of theirs, such as 2 * (h // 2), are not reshaped
         return None
     matrices = reshaped(original, shape, r.emit)
     if turned is not None:

@@ -6,15 +6,13 @@ reads the product once for all of them. Only epilogues that NumPy computes in pl
 
 from __future__ import annotations
 
-from math import inf
 from typing import Any
 
 from mirage.compiler.patterns.groups import grouped, swaps_last
-from mirage.compiler.patterns.language import Match, Pattern, number, op, optional, value, view
+from mirage.compiler.patterns.language import Match, Pattern, op, optional, value, view
 from mirage.compiler.patterns.linear import adds_a_row, linear, linear_attributes
 from mirage.compiler.patterns.registry import register_pattern, same_attributes
 from mirage.ir.graph.deduce import deduce
-from mirage.ir.graph.nodes import Constant
 from mirage.ir.graph_operator import GraphElementwise
 from mirage.ir.operator import REGISTRY, Elementwise
 from mirage.ir.operators.contraction import normalize_axes
@@ -79,50 +77,6 @@ def _ends(m: Match) -> bool:
     return "bias" not in m.calls or deduce(m.calls["product"], {}) == deduce(m.calls["bias"], {})
 
 
-
-def _attention() -> Pattern:
-    """What `torch.attention` computes, of which tensors may be read in another order."""
-    q, k, v = (value(name, dtype=_IN_FLOAT32, rank=4) for name in "qkv")
-    scores = op("matmul", view("transpose", q, name="left") | q, view("transpose", k, name="right"), name="scores")
-    factor = number(name="scale")
-    scaled = op("mul", scores, factor, commutative=True) | op("div", scores, factor, name="divided") | scores
-    shares = op("softmax", optional(scaled, _bias), where=lambda call: dict(call.attrs)["axis"] in (-1, 3))
-    return op("matmul", shares, view("transpose", v, name="values") | v, name="product")
-
-
-def _is_attention(m: Match) -> bool:
-    """Whether the operands are those of one batch, elements of a head side by side, and the bias one that ATen takes."""
-    shapes = {}
-    for name, order in (("q", "left"), ("k", "right"), ("v", "values")):
-        t, perm = m.type(name), m.attr(order, "perm", (0, 1, 2, 3))
-        if not isinstance(t, TensorType) or perm[2 if name == "k" else 3] != 3:
-            return False
-        shapes[name] = tuple(t.shape[p] for p in perm)
-    q, k, v = (shapes[name] for name in "qkv")
-    if not q[:2] == k[:2] == v[:2] or q[3] != k[2] or k[3] != v[2]:
-        return False
-    scores, bias, factor = deduce(m.calls["scores"], {}), m.operands.get("bias"), m.operands.get("scale")
-    if isinstance(factor, Constant) and not 0 < abs(factor.array.item()) < inf:
-        return False
-    if bias is None:
-        return True
-    added = bias.annotation
-    if not isinstance(added, TensorType) or not isinstance(scores, TensorType) or added.dtype != scores.dtype:
-        return False
-    if added.rank not in (2, 4):
-        return False
-    return all(is_one(a) or a == b for a, b in zip(added.shape, scores.shape[-added.rank :], strict=True))
-
-
-def _attention_attributes(m: Match) -> dict[str, Any]:
-    found: dict[str, Any] = {name: tuple(m.attr(name, "perm")) for name in ("left", "right", "values") if name in m.calls}
-    factor = m.operands.get("scale")
-    if isinstance(factor, Constant):
-        value = factor.array.item()
-        found["scale"] = 1 / value if "divided" in m.calls else value
-    return found | ({"bias": True} if "bias" in m.operands else {})
-
-
 def _is_no_stack(m: Match) -> bool:
     """Whether it is not the writing of one slice, which `write_stacks` may do in place."""
     at = m.operands.get("x1")
@@ -164,16 +118,6 @@ register_pattern(
     priority=-5,
     attributes=linear_attributes,
     package="torch",
-)
-register_pattern(
-    "torch_attention",
-    _attention(),
-    "torch.attention",
-    _is_attention,
-    inputs=("q", "k", "v", "bias"),
-    attributes=_attention_attributes,
-    package="torch",
-    late=True,
 )
 register_pattern(
     "torch_convolution",

@@ -115,36 +115,6 @@ def matmul(
         torch.relu_(out)
 
 
-@in_float32
-def attention(
-    inputs: Sequence[np.ndarray],
-    outputs: Sequence[np.ndarray],
-    *,
-    left: Sequence[int] = (),
-    right: Sequence[int] = (),
-    values: Sequence[int] = (),
-    scale: float = 1.0,
-    bias: bool = False,
-) -> None:
-    """`softmax(scale * q @ k + bias) @ v` of tensors of rank 4, which are q, k, v, and the bias if there is one, by
-    ATen's flash attention: a tile of the scores at a time. Those of 16 bits are copied as float32: for one query, ATen takes ten
-    times as long for them.
-
-    `left`, `right` and `values` permute the dims of q, k and v; those of k put its columns, the keys, last.
-    """
-    q, k, v = (to_torch(a).permute(*p) if p else to_torch(a) for a, p in zip(inputs, (left, right, values), strict=False))
-    mask, out = to_torch(inputs[3]) if bias else None, to_torch(outputs[0])
-    if not k.shape[-1]:
-        # sums of nothing
-        out.zero_()
-        return
-    if bias and inputs[3].min(initial=0.0) == -np.inf and np.isneginf(inputs[3]).all(-1).any():
-        # a softmax of nothing is NaN, of which flash attention makes 0
-        torch.matmul(torch.softmax(scale * (q @ k) + to_torch(inputs[3]), -1), v, out=out)
-        return
-    out.copy_(torch.nn.functional.scaled_dot_product_attention(q, k.transpose(-1, -2), v, mask, scale=scale))
-
-
 def convolution(
     inputs: Sequence[np.ndarray],
     outputs: Sequence[np.ndarray],
@@ -167,6 +137,5 @@ def _is_available() -> bool:
 
 register_library("onednn.linear", linear)
 register_library("torch.matmul", matmul)
-register_library("torch.attention", attention)
 register_library("torch.convolution", convolution)
 register_packed("onednn.pack", pack)

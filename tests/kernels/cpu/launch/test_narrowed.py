@@ -33,7 +33,8 @@ def real(w: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
     # in float32: numbers of 16 bits are often halfway between two
     parts = w.reshape(-1, group or k, n)
     scale = np.maximum(np.abs(parts).max(1, keepdims=True) / np.float32(127), np.finfo(np.float32).tiny)
-    return (np.rint(parts / scale) * scale.astype(np.float64)).reshape(k, n), np.broadcast_to(scale / 2, parts.shape).reshape(k, n)
+    exact = np.rint(parts / scale) * scale.astype(np.float64)
+    return exact.reshape(k, n), np.broadcast_to(scale / 2, parts.shape).reshape(k, n)
 
 
 def launched(launch: Launch | None, tensors: list[np.ndarray]) -> None:

@@ -1,0 +1,211 @@
+/* Attention: softmax(scale * q k^T + bias) v for batches of heads, some keys after the other, so that no scores leave the caches.
+ *
+ * A cell is a head's QUERIES rows. Running maxima and sums of each row make the softmax of all keys from those of some (Milakov and
+ * Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022). Keys that the bias hides from
+ * all rows of a cell are visited only where a row sees no others. Tensors of 16 bits, of the type that MI_HALF names, become float32
+ * a tile at a time. A row of no keys but hidden ones of -inf is NaN, as a softmax is.
+ */
+#define MI_REAL float
+#ifndef MI_HALF
+#define MI_HALF bfloat16
+#endif
+#include "mirage_gemm.h"
+#include "mirage_math.h"
+#include "mirage_pool.h"
+
+#include <string.h>
+
+#define QUERIES 64 /* rows of a cell, and keys of a tile: scores stay in the first cache, or near it */
+#define KEYS 128
+#define NONE (-__builtin_inff())
+#define HIDDEN -1e30f /* scores from here down are nothing beside those above SEEN */
+#define SEEN -1e29f
+#define SHARED_WORK (256 * 1024) /* from so many products, another thread is worth the wait for it */
+
+typedef struct {
+    const void *q, *k, *v; /* elements of a row are side by side */
+    const void *bias;      /* or NULL */
+    void *out;             /* [batch, heads, rows, depth] */
+    ptrdiff_t batch, heads, rows, keys, width, depth;
+    ptrdiff_t inner; /* rows of one head of the bias: heads of queries that share keys are one behind the other */
+    ptrdiff_t q_step[3], k_step[3], v_step[3]; /* to the next batch, head, and row or key */
+    ptrdiff_t bias_step[4]; /* to the next batch, head, row, and key: 0 where it is the same */
+    float scale;
+    int half; /* all tensors are of MI_HALF */
+} attention;
+
+typedef struct {
+    const attention *a;
+    ptrdiff_t bands; /* of QUERIES rows */
+} cells;
+
+/* What a cell works on: copies of tiles in float32, scores, sums of values, and of each row the maximum and the sum of its shares. */
+typedef struct {
+    ptrdiff_t *starts; /* of the bias of each row */
+    float *q, *k, *v, *scores, *sums, *most, *total;
+} workspace;
+
+static ptrdiff_t whole(ptrdiff_t n) { return (n + MI_W - 1) / MI_W * MI_W; }
+
+/* The parts of `memory`, which is NULL if only its size, in bytes, is asked for. */
+static size_t divided(const attention *a, float *memory, workspace *r)
+{
+    const ptrdiff_t rows = a->rows < QUERIES ? a->rows : QUERIES, copies = a->half;
+    const ptrdiff_t sizes[] = {
+        rows * (ptrdiff_t)(sizeof(ptrdiff_t) / sizeof(float)) + MI_W, copies * rows * whole(a->width), copies * KEYS * whole(a->width), copies * KEYS * whole(a->depth),
+        rows * KEYS, rows * whole(a->depth), whole(rows), whole(rows),
+    };
+    float *starts, **const parts[] = {&starts, &r->q, &r->k, &r->v, &r->scores, &r->sums, &r->most, &r->total};
+    ptrdiff_t at = 0;
+    for (int i = 0; i < 8; i++) {
+        if (memory) *parts[i] = memory + at;
+        at += whole(sizes[i]);
+    }
+    if (memory) r->starts = (ptrdiff_t *)starts;
+    return (size_t)at * sizeof(float);
+}
+
+/* Rows of a tensor from element `at` on as float32, `step` elements apart: a copy, whose rows are whole vectors, or as they lie. */
+static const float *tile(
+    const attention *a, const void *tensor, ptrdiff_t at, ptrdiff_t rows, ptrdiff_t width, float *copy, ptrdiff_t *step)
+{
+    if (!a->half) return (const float *)tensor + at;
+    const ptrdiff_t apart = whole(width);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        const mi_half *from = (const mi_half *)tensor + at + i * *step;
+        for (ptrdiff_t j = 0; j < width; j += MI_W) {
+            const mi_vec v = width - j < MI_W ? mi_load_half_n(from + j, (int)(width - j)) : mi_load_half(from + j);
+            mi_store(copy + i * apart + j, v);
+        }
+    }
+    *step = apart;
+    return copy;
+}
+
+/* The next n <= MI_W elements of a row of the bias. */
+MI_INLINE mi_vec bias_of(const attention *a, ptrdiff_t at, int n)
+{
+    if (a->half) {
+        const mi_half *p = (const mi_half *)a->bias + at;
+        return a->bias_step[3] ? mi_load_half_n(p, n) : mi_broadcast_half(p);
+    }
+    const float *p = (const float *)a->bias + at;
+    return a->bias_step[3] ? mi_load_n(p, n) : mi_broadcast(*p);
+}
+
+/* Where the bias of a row starts. */
+MI_INLINE ptrdiff_t bias_row(const attention *a, ptrdiff_t batch, ptrdiff_t head, ptrdiff_t row)
+{
+    const ptrdiff_t own = head * (a->rows / a->inner) + row / a->inner;
+    return batch * a->bias_step[0] + own * a->bias_step[1] + row % a->inner * a->bias_step[2];
+}
+
+/* Whether the bias hides keys, so many from `key` on, from the rows whose biases start there. */
+static int hides(const attention *a, const ptrdiff_t *starts, ptrdiff_t rows, ptrdiff_t key, ptrdiff_t keys)
+{
+    const mi_vec hidden = mi_broadcast(HIDDEN);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        mi_ivec seen = {0};
+        if (i && starts[i] == starts[i - 1]) continue;
+        for (ptrdiff_t j = 0; j < keys; j += MI_W) {
+            const int n = keys - j < MI_W ? (int)(keys - j) : MI_W;
+            seen |= ~(mi_fill_tail(bias_of(a, starts[i] + (key + j) * a->bias_step[3], n), n, hidden) <= hidden);
+        }
+        if (mi_hmax(mi_select(seen, mi_broadcast(1), (mi_vec){0})) > 0) return 0;
+    }
+    return 1;
+}
+
+/* Makes shares of the scores of a row, of so many keys, beside the largest of all so far: the factor of what was summed before. */
+static float share(const attention *a, float *scores, ptrdiff_t keys, ptrdiff_t bias_at, float *most, float *total)
+{
+    const mi_vec scale = mi_broadcast(a->scale), none = mi_broadcast(NONE);
+    mi_vec largest = none, sum = {0};
+    for (ptrdiff_t j = 0; j < keys; j += MI_W) {
+        const int n = keys - j < MI_W ? (int)(keys - j) : MI_W;
+        mi_vec v = mi_load(scores + j) * scale;
+        if (a->bias) v += bias_of(a, bias_at + j * a->bias_step[3], n);
+        if (n < MI_W) v = mi_fill_tail(v, n, none);
+        mi_store(scores + j, v);
+        largest = mi_max(v, largest);
+    }
+    const float own = mi_hmax(largest), above = own > *most ? own : *most;
+    const mi_vec shift = mi_broadcast(above == NONE ? 0 : above);
+    for (ptrdiff_t j = 0; j < keys; j += MI_W) {
+        const mi_vec v = mi_exp_falling(mi_load(scores + j) - shift);
+        mi_store(scores + j, v);
+        sum += v;
+    }
+    const float factor = *most == above ? 1 : mi_exp_falling(mi_broadcast(*most - above))[0];
+    *total = *total * factor + mi_hsum(sum);
+    *most = above;
+    return factor;
+}
+
+/* Adds the values of so many keys from `key` on, in these shares, to the sums of rows; `more` after the first ones. */
+static void add_keys(
+    const attention *a, const workspace *r, const float *q, ptrdiff_t q_step, ptrdiff_t rows, ptrdiff_t k_at, ptrdiff_t v_at, ptrdiff_t key,
+    ptrdiff_t keys, int more)
+{
+    ptrdiff_t k_step = a->k_step[2], v_step = a->v_step[2];
+    const ptrdiff_t apart = whole(a->depth);
+    const float *k = tile(a, a->k, k_at + key * k_step, keys, a->width, r->k, &k_step);
+    mi_gemm_dot(rows, a->width, keys, q, q_step, k, k_step, r->scores, KEYS, 0);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        float *sums = r->sums + i * apart;
+        const ptrdiff_t bias_at = a->bias ? r->starts[i] + key * a->bias_step[3] : 0;
+        const float factor = share(a, r->scores + i * KEYS, keys, bias_at, r->most + i, r->total + i);
+        for (ptrdiff_t j = 0; more && factor != 1 && j < apart; j += MI_W) mi_store(sums + j, mi_load(sums + j) * factor);
+    }
+    const float *v = tile(a, a->v, v_at + key * v_step, keys, a->depth, r->v, &v_step);
+    mi_gemm_outer(rows, keys, a->depth, r->scores, KEYS, 1, v, v_step, r->sums, apart, more);
+}
+
+static void cell(void *args, long index, int thread, void *scratch)
+{
+    (void)thread;
+    const cells *c = args;
+    const attention *a = c->a;
+    const ptrdiff_t row = index % c->bands * QUERIES, left = a->rows - row, rows = left < QUERIES ? left : QUERIES;
+    const ptrdiff_t head = index / c->bands % a->heads, batch = index / c->bands / a->heads, apart = whole(a->depth);
+    const ptrdiff_t k_at = batch * a->k_step[0] + head * a->k_step[1], v_at = batch * a->v_step[0] + head * a->v_step[1];
+    workspace r;
+    divided(a, scratch, &r);
+    ptrdiff_t q_step = a->q_step[2], done = 0;
+    const float *q = tile(a, a->q, batch * a->q_step[0] + head * a->q_step[1] + row * q_step, rows, a->width, r.q, &q_step);
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        r.most[i] = NONE, r.total[i] = 0;
+        r.starts[i] = a->bias ? bias_row(a, batch, head, row + i) : 0;
+    }
+    int more = 0, sees = 1;
+    for (int hidden = 0; hidden < 2; hidden++) {
+        for (ptrdiff_t key = 0; key < a->keys; key += KEYS) {
+            const ptrdiff_t rest = a->keys - key, keys = rest < KEYS ? rest : KEYS;
+            if ((a->bias && hides(a, r.starts, rows, key, keys)) != hidden) continue;
+            add_keys(a, &r, q, q_step, rows, k_at, v_at, key, keys, more);
+            more = 1, done += keys;
+        }
+        for (ptrdiff_t i = 0; i < rows; i++) sees &= r.most[i] >= SEEN;
+        if (done == a->keys || sees) break;
+    }
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        const ptrdiff_t to = ((batch * a->heads + head) * a->rows + row + i) * a->depth;
+        const mi_vec total = mi_broadcast(r.most[i] == NONE ? __builtin_nanf("") : r.total[i]);
+        for (ptrdiff_t j = 0; j < a->depth; j += MI_W) {
+            const int n = a->depth - j < MI_W ? (int)(a->depth - j) : MI_W;
+            const mi_vec v = mi_load(r.sums + i * apart + j) / total;
+            if (a->half) mi_store_half_n((mi_half *)a->out + to + j, v, n);
+            else mi_store_n((float *)a->out + to + j, v, n);
+        }
+    }
+}
+
+/* The attention that is asked for, of at least one key and element of the result. By `run`, mi_pool_run; its status. */
+int mi_attention(const attention *a, mi_pool_run_fn *run, int n_threads)
+{
+    workspace unused;
+    const cells c = {a, (a->rows + QUERIES - 1) / QUERIES};
+    const ptrdiff_t heads = a->batch * a->heads;
+    if (heads * a->rows * a->keys * (a->width + a->depth) < SHARED_WORK) n_threads = 1;
+    return run(cell, (void *)&c, heads * c.bands, n_threads, divided(a, NULL, &unused));
+}

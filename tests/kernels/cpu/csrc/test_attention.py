@@ -1,0 +1,127 @@
+"""Attention under the sanitizers, on tensors that end where memory does."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, ROOMS, program, run
+
+SOURCE = BEGIN + '#include "attention.c"\n#include "mirage_gemm_dot.c"\n#include "mirage_gemm_outer.c"\n' + ROOMS + r"""
+/* Memory for n elements, of 16 bits if it is `half`, with the numbers that `real` tells. */
+static void *values(ptrdiff_t n, int half, float **real)
+{
+    float *own = room(n);
+    *real = own;
+    if (!half) return own;
+    const ptrdiff_t bytes = 2 * n, rounded = (bytes + 3) / 4;
+    mi_half *found = (mi_half *)((char *)room(rounded) + 4 * rounded - bytes);
+    for (ptrdiff_t i = 0; i < n; i++) found[i] = mi_narrow(mi_broadcast(own[i]))[0];
+    return found;
+}
+
+static float at(const void *p, int half, ptrdiff_t i)
+{
+    return half ? mi_widen(((const mi_half *)p)[i] - (mi_half_vec){0})[0] : ((const float *)p)[i];
+}
+
+/* Tokens before heads if it is `turned`; a bias for each row and head, for keys alone, or none. */
+static void check(const ptrdiff_t *sizes, int turned, int kind, int half, int threads)
+{
+    const ptrdiff_t heads = sizes[0], rows = sizes[1], keys = sizes[2], width = sizes[3], depth = sizes[4];
+    float *q, *k, *v, *bias, *unused;
+    attention a = {
+        .heads = heads, .batch = 2, .rows = rows, .keys = keys, .width = width, .depth = depth, .inner = rows, .scale = 0.125f,
+        .half = half,
+    };
+    const ptrdiff_t counts[] = {rows, keys, keys}, widths[] = {width, width, depth};
+    ptrdiff_t *const steps[] = {a.q_step, a.k_step, a.v_step};
+    a.q = values(2 * heads * rows * width, half, &q);
+    a.k = values(2 * heads * keys * width, half, &k);
+    a.v = values(2 * heads * keys * depth, half, &v);
+    a.out = values(2 * heads * rows * depth, half, &unused);
+    for (int i = 0; i < 3; i++) {
+        steps[i][0] = heads * counts[i] * widths[i];
+        steps[i][1] = turned ? widths[i] : counts[i] * widths[i];
+        steps[i][2] = turned ? heads * widths[i] : widths[i];
+    }
+    if (kind == 1) {
+        a.bias = values(heads * rows * keys, half, &bias);
+        a.bias_step[1] = rows * keys, a.bias_step[2] = keys, a.bias_step[3] = 1;
+    } else if (kind == 2) {
+        a.bias = values(keys, half, &bias);
+        a.bias_step[3] = 1;
+    }
+    must(!mi_attention(&a, mi_pool_run, threads), "no memory");
+    double *shares = malloc((size_t)keys * sizeof *shares);
+    for (ptrdiff_t row = 0; row < 2 * heads * rows; row++) {
+        const ptrdiff_t b = row / rows / heads, h = row / rows % heads, i = row % rows;
+        double most = -1e300, total = 0;
+        for (ptrdiff_t j = 0; j < keys; j++) {
+            double score = 0;
+            for (ptrdiff_t t = 0; t < width; t++) {
+                score += (double)q[b * a.q_step[0] + h * a.q_step[1] + i * a.q_step[2] + t]
+                    * k[b * a.k_step[0] + h * a.k_step[1] + j * a.k_step[2] + t];
+            }
+            shares[j] = score / 8 + (kind ? bias[h * a.bias_step[1] + i * a.bias_step[2] + j] : 0);
+            most = shares[j] > most ? shares[j] : most;
+        }
+        for (ptrdiff_t j = 0; j < keys; j++) total += shares[j] = __builtin_exp(shares[j] - most);
+        for (ptrdiff_t t = 0; t < depth; t++) {
+            double wanted = 0;
+            for (ptrdiff_t j = 0; j < keys; j++) wanted += shares[j] * v[b * a.v_step[0] + h * a.v_step[1] + j * a.v_step[2] + t];
+            wanted /= total;
+            const double found = at(a.out, half, row * depth + t);
+            must(__builtin_fabs(found - wanted) <= (half ? 4e-2 : 1e-5), "a wrong result");
+        }
+    }
+    free(shares);
+    while (n_rooms) free(rooms[--n_rooms]);
+}
+
+int main(int argc, char **argv)
+{
+    const int threads = argc > 1 ? atoi(argv[1]) : 1;
+    if (argc > 2) { /* values of a key less than there should be */
+        attention a = {
+            .q = room(8), .k = room(24), .v = room(16), .out = room(8), .batch = 1, .heads = 1, .rows = 1, .keys = 3, .width = 8,
+            .depth = 8, .inner = 1, .scale = 1, .q_step = {8, 8, 8}, .k_step = {24, 24, 8}, .v_step = {24, 24, 8},
+        };
+        return mi_attention(&a, mi_pool_run, 1);
+    }
+    static const ptrdiff_t cases[][5] = {
+        {1, 1, 1, 1, 1}, {2, 3, 7, 8, 5}, {1, 65, 129, 7, 17}, {3, 1, 300, 16, 16}, {2, 70, 40, 33, 3}, {1, 64, 128, 16, 48},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (int kind = 0; kind < 3; kind++) {
+            for (int half = 0; half < 2; half++) {
+                for (int turned = 0; turned < 2; turned++) check(cases[i], turned, kind, half, threads);
+            }
+        }
+    }
+    return 0;
+}
+"""
+SOURCES = {half: f"#define MI_HALF {half}\n{SOURCE}" for half in ("bfloat16", "float16")}
+
+
+@pytest.mark.parametrize(
+    ("build", "threads"), [("address", "1"), pytest.param("thread", "3", marks=pytest.mark.slow), ("native", "2")]
+)
+@pytest.mark.parametrize("half", SOURCES)
+def test_under_sanitizers(half: str, build: str, threads: str) -> None:
+    assert build in BUILDS
+    done = run(program(build, SOURCES[half]), threads)
+    assert done.status == 0 and not done.text, done.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", FOREIGN)
+@pytest.mark.parametrize("half", SOURCES)
+def test_by_other_compilers(half: str, build: str) -> None:
+    done = run(program(build, SOURCES[half]), "3", runner=FOREIGN[build].runner)
+    assert done.status == 0 and not done.text, done.text
+
+
+def test_values_that_end_too_early_are_found() -> None:
+    done = run(program("address", SOURCE), "1", "wrong")
+    assert done.status != 0 and "heap-buffer-overflow" in done.text

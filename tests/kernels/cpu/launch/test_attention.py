@@ -1,0 +1,179 @@
+"""Attention in C, beside float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage.errors import LibraryError, MirageError
+from mirage.ir.types import ELEMENTS, HALVES, epsilon
+from mirage.kernels.cpu.launch import attention
+from mirage.kernels.cpu.launch.attention import library, prepare
+from tests.kernels.cpu.launch.test_narrowed import launched
+
+DTYPES = ("float32", *HALVES)
+#: dims in memory: heads before tokens, and behind them; how keys become columns; and dims of values
+ORDERS: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = [
+    ((), (0, 1, 3, 2), ()), ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)), ((1, 0, 2, 3), (0, 1, 3, 2), (2, 1, 0, 3)),
+]  # fmt: skip
+#: batch, heads, rows, keys, elements of a key and of a value
+SIZES = [
+    (1, 1, 1, 1, 1, 1), (2, 3, 5, 7, 8, 8), (1, 2, 1, 300, 64, 64), (1, 2, 130, 129, 20, 33), (3, 1, 64, 128, 16, 1),
+    (2, 2, 70, 257, 7, 16),
+]  # fmt: skip
+
+
+def exact(q: Any, k: Any, v: Any, scale: float, bias: Any = 0.0) -> Any:
+    scores = scale * (q.astype(np.float64) @ k.astype(np.float64).swapaxes(2, 3)) + np.asarray(bias, np.float64)
+    shares = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
+    return shares / shares.sum(-1, keepdims=True) @ v.astype(np.float64)
+
+
+def tensors(sizes: tuple[int, ...], dtype: str) -> list[np.ndarray]:
+    b, h, s, t, d, e = sizes
+    rng = np.random.default_rng(sizes)
+    return [rng.standard_normal(shape).astype(ELEMENTS[dtype]) for shape in ((b, h, s, d), (b, h, t, d), (b, h, t, e))]
+
+
+def stored(x: np.ndarray, perm: tuple[int, ...]) -> np.ndarray:
+    """What a tensor is in memory that is read through a permutation."""
+    return np.ascontiguousarray(x.transpose(np.argsort(perm))) if perm else x
+
+
+def close(out: np.ndarray, wanted: Any) -> None:
+    np.testing.assert_allclose(out.astype(np.float64), wanted, rtol=max(epsilon(out.dtype), 1e-5), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_every_order(sizes: tuple[int, ...], order: tuple[tuple[int, ...], ...], dtype: str) -> None:
+    q, k, v = tensors(sizes, dtype)
+    left, right, values = order
+    given = [stored(q, left), stored(k.swapaxes(2, 3), right), stored(v, values)]
+    out = np.ones((*q.shape[:3], v.shape[3]), ELEMENTS[dtype])
+    attrs: dict[str, Any] = {"left": left, "right": right, "values": values, "scale": 0.3}
+    library(given, [out], **attrs)
+    close(out, exact(q, k, v, 0.3))
+    out[...] = 1
+    launched(prepare(given, [out], **attrs), [*given, out])
+    close(out, exact(q, k, v, 0.3))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", ["b1st", "1h1t", "bhst", "st", "s1", "1t", "b111", "bh1t"])
+def test_every_bias(shape: str, dtype: str) -> None:
+    sizes = (2, 3, 70, 150, 8, 9)
+    q, k, v = tensors(sizes, dtype)
+    named = dict(zip("bhst", sizes, strict=False)) | {"1": 1}
+    bias = np.random.default_rng(0).standard_normal([named[c] for c in shape]).astype(ELEMENTS[dtype])
+    out = np.empty((*q.shape[:3], 9), ELEMENTS[dtype])
+    library([q, k, v, bias], [out], bias=True)
+    close(out, exact(q, k, v, 1.0, bias))
+    out[...] = 1
+    launched(prepare([q, k, v, bias], [out], bias=True), [q, k, v, bias, out])
+    close(out, exact(q, k, v, 1.0, bias))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(2, 6, 35, 150), (1, 1, 35, 150), (2, 6, 1, 150), (35, 150)])
+def test_heads_that_share_keys(shape: tuple[int, ...], dtype: str) -> None:
+    """Heads of queries are rows of a head, and those of the bias are told apart."""
+    q, k, v = tensors((2, 2, 3 * 35, 150, 8, 9), dtype)
+    bias = np.random.default_rng(0).standard_normal(shape).astype(ELEMENTS[dtype])
+    out = np.empty((2, 2, 3 * 35, 9), ELEMENTS[dtype])
+    library([q, k, v, bias], [out], bias=True, groups=3)
+    wide = np.broadcast_to(bias, (2, 6, 35, 150)).reshape(2, 2, 3 * 35, 150)
+    close(out, exact(q, k, v, 1.0, wide))
+    library([q, k, v], [out], groups=3)
+    close(out, exact(q, k, v, 1.0))
+
+
+def masks() -> dict[str, np.ndarray]:
+    """What is visible, of 200 rows and 300 keys."""
+    rows, keys = np.arange(200)[:, None], np.arange(300)
+    return {
+        "causal": keys <= rows, "causal, of what came before": keys <= rows + 100,
+        "window": (keys <= rows + 100) & (keys > rows + 60),
+        "documents": rows // 50 == keys // 50, "last key": np.broadcast_to(keys == 299, (200, 300)),
+        "one row sees nothing": (keys <= rows) & (rows != 70), "nothing": np.zeros((200, 300), bool),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("hidden", [-np.inf, -1.7e38, -1e9])
+@pytest.mark.parametrize("name", masks())
+def test_masks(name: str, hidden: float) -> None:
+    """Tiles of keys that no row sees are left out, but where a row sees nothing else."""
+    seen = masks()[name]
+    q, k, v = tensors((1, 2, 200, 300, 16, 16), "float32")
+    bias = np.where(seen, 0, hidden).astype(np.float32)
+    out = np.empty(q.shape, np.float32)
+    library([q, k, v, bias], [out], bias=True)
+    some = seen.any(1)
+    if hidden == -np.inf:
+        assert np.isnan(out[:, :, ~some]).all()
+    else:
+        # what was added is much larger than the scores, of which float32 keeps little or nothing beside it
+        scores = (q @ k.swapaxes(2, 3) + bias).astype(np.float64)[:, :, ~some]
+        shares = np.exp(scores - scores.max(-1, keepdims=True))
+        np.testing.assert_allclose(out[:, :, ~some], shares / shares.sum(-1, keepdims=True) @ v, rtol=0, atol=1e-4)
+    close(out[:, :, some], exact(q[:, :, some], k, v, 1.0, bias[some]))
+
+
+def test_what_is_not_finite() -> None:
+    """As in a softmax: NaN, and infinite scores, spoil their row alone, and what is infinite in a value its column."""
+    q, k, v = tensors((1, 1, 4, 200, 8, 8), "float32")
+    q[0, 0, 1, 0], q[0, 0, 2, 3], v[0, 0, 150, 5] = np.nan, np.inf, np.inf
+    out = np.empty(q.shape, np.float32)
+    library([q, k, v], [out])
+    assert np.isnan(out[0, 0, [1, 2]]).all() and np.isinf(out[0, 0, [0, 3], 5]).all()
+    assert np.isfinite(np.delete(out[0, 0, [0, 3]], 5, 1)).all()
+    bias = np.zeros((1, 1, 4, 200), np.float32)
+    bias[0, 0, 3] = -np.inf
+    bias[0, 0, 3, 60] = np.nan
+    library([q, k, np.nan_to_num(v), bias], [out], bias=True)
+    assert np.isnan(out[0, 0, 3]).all() and np.isfinite(out[0, 0, 0]).all()
+
+
+def test_nothing_to_compute() -> None:
+    out = np.ones((1, 2, 3, 5), np.float32)
+    none = [np.ones((1, 2, 3, 4), np.float32), np.ones((1, 2, 0, 4), np.float32), np.ones((1, 2, 0, 5), np.float32)]
+    assert prepare(none, [out]) is None
+    library(none, [out])
+    assert not out.any()
+    empty = [np.ones((0, 2, 3, 4), np.float32), np.ones((0, 2, 6, 4), np.float32), np.ones((0, 2, 6, 5), np.float32)]
+    library(empty, [np.ones((0, 2, 3, 5), np.float32)])
+    assert prepare(empty, [np.ones((0, 2, 3, 5), np.float32)]) is None
+    # elements of a key may be none: all have the same share
+    q, k, v = tensors((1, 2, 3, 6, 1, 5), "float32")
+    library([q[..., :0].copy(), k[..., :0].copy(), v], [out])
+    close(out, np.broadcast_to(v.mean(2, keepdims=True, dtype=np.float64), out.shape))
+
+
+def test_what_does_not_fit_is_an_error() -> None:
+    """Programs come from files, too."""
+    q, k, v = tensors((2, 3, 5, 7, 8, 9), "float32")
+    out, bias = np.empty((2, 3, 5, 9), np.float32), np.zeros((2, 1, 5, 7), np.float32)
+    wrong: list[tuple[list[Any], Any, dict[str, Any]]] = [
+        ([q[0], k, v], out, {}), ([q, k[:, :, :, :4].copy(), v], out, {}), ([q, k[:1].copy(), v], out, {}),
+        ([q, k, v[:, :, :6].copy()], out, {}), ([q, k, v], out[:, :, :4].copy(), {}), ([q, k, v], out[..., :8].copy(), {}),
+        ([q.astype(np.float16), k, v], out, {}), ([q, k, v], out.astype(np.float16), {}),
+        ([a.astype(np.float64) for a in (q, k, v)], out.astype(np.float64), {}),
+        ([q, k, v, bias[:, :, :4].copy()], out, {"bias": True}), ([q, k, v, bias.astype(np.float16)], out, {"bias": True}),
+        ([q, k, v, np.zeros((5, 6), np.float32)], out, {"bias": True}), ([q, k, v, bias[None]], out, {"bias": True}),
+        ([q, k, v], out, {"groups": 2}), ([q, k, v], out, {"groups": 0}), ([q, k, v], out, {"groups": -5}),
+        ([q, k, v], out, {"left": (0, 1, 3, 2)}), ([q, np.ascontiguousarray(k.swapaxes(2, 3)), v], out, {"right": ()}),
+    ]  # fmt: skip
+    for call in (library, prepare):
+        for inputs, result, attrs in wrong:
+            with pytest.raises(LibraryError, match="there is no attention of"):
+                call(inputs, [result], **attrs)
+
+
+def test_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = tensors((2, 3, 5, 7, 8, 9), "float32")
+    monkeypatch.setattr(attention, "_of", lambda dtype: lambda *_: -1)
+    with pytest.raises(MirageError, match="no memory for the scores"):
+        library([q, k, v], [np.empty((2, 3, 5, 9), np.float32)])
