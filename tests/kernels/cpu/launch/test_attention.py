@@ -155,7 +155,7 @@ def test_nothing_to_compute() -> None:
 def test_what_does_not_fit_is_an_error() -> None:
     """Programs come from files, too."""
     q, k, v = tensors((2, 3, 5, 7, 8, 9), "float32")
-    out, bias = np.empty((2, 3, 5, 9), np.float32), np.zeros((2, 1, 5, 7), np.float32)
+    out, bias = np.zeros((2, 3, 5, 9), np.float32), np.zeros((2, 1, 5, 7), np.float32)
     wrong: list[tuple[list[Any], Any, dict[str, Any]]] = [
         ([q[0], k, v], out, {}), ([q, k[:, :, :, :4].copy(), v], out, {}), ([q, k[:1].copy(), v], out, {}),
         ([q, k, v[:, :, :6].copy()], out, {}), ([q, k, v], out[:, :, :4].copy(), {}), ([q, k, v], out[..., :8].copy(), {}),
