@@ -224,9 +224,9 @@ def _bfloat16(run: _Run) -> None:
 def _generation(run: _Run) -> None:
     from benchmarks.flow.generation import CACHES, NAMES, GenerationRow, measure, section
 
-    order = [(n, c) for n in NAMES for c in CACHES]
-    rows = measure(run.names, _say)
-    _row_by_row(run, "generation", GenerationRow, rows, lambda r: order.index((r.model, r.cache)), section)
+    order, rows = [*NAMES, *CACHES], measure(run.names, _say)
+    key = lambda r: (order.index(r.model), r.dtype != "float32", order.index(r.cache))  # noqa: E731
+    _row_by_row(run, "generation", GenerationRow, rows, key, section)
 
 
 def _relay(run: _Run) -> None:

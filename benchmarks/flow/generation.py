@@ -2,7 +2,7 @@
 
 `python -m benchmarks.flow.generation [--only NAME] [--json] [--markdown]`. Every token is another call with a longer cache, or,
 where the cache is static, with one that is written to. Compiled models are called in place of `model.forward`. Tokens have to be
-those of PyTorch, but for weights of bfloat16, whose rounding may choose others.
+those of PyTorch, but for bfloat16, whose rounding may choose others: of weights alone, or of the whole model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from mirage.settings import num_threads
 #: models, by name, whose prompts are so long; and tokens that are generated, rounds in which versions take turns
 NAMES = ("gpt2", "llama")
 PROMPT, TOKENS, ROUNDS = 32, 64, 5
-#: kinds of caches, and how `generate` is told
+#: types of models; kinds of caches, and how `generate` is told
+DTYPES = (torch.float32, torch.bfloat16)
 CACHES: Mapping[str, Mapping[str, Any]] = {"grows": {}, "static": {"cache_implementation": "static"}}
 #: the version whose tokens all others have to give, and those that may give others
 EAGER, NARROW = "PyTorch", "Mirage bfloat16"
@@ -40,12 +41,13 @@ EAGER, NARROW = "PyTorch", "Mirage bfloat16"
 
 @dataclass(frozen=True)
 class GenerationRow:
-    """A model with one kind of cache: minimum and median of milliseconds per token, and seconds of the first call, which
-    compiles, by version. `limit` are the milliseconds in which the weights that a token needs are read from memory.
+    """A model of an element type with one kind of cache: minimum and median of milliseconds per token, and seconds of the first
+    call, which compiles, by version. `limit` are the milliseconds in which the weights that a token needs are read from memory.
     """
 
     model: str
     layers: int
+    dtype: str
     cache: str
     limit: float
     times: dict[str, tuple[float, float]]
@@ -53,7 +55,7 @@ class GenerationRow:
 
 
 def measure(names: Sequence[str] = (), say: Callable[[str], None] = complain) -> Iterator[GenerationRow]:
-    """A row per model and kind of cache, all of `NAMES` if none is named; raises InputError for a name of nothing,
+    """A row per model, type and kind of cache, all of `NAMES` if none is named; raises InputError for a name of nothing,
     VerificationError where tokens are others than PyTorch's.
     """
     if unknown := [n for n in names if n not in NAMES]:
@@ -62,18 +64,21 @@ def measure(names: Sequence[str] = (), say: Callable[[str], None] = complain) ->
     transformers.logging.set_verbosity_error()
     for name in names or NAMES:
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
-            yield from _measured(name, say)
+            for dtype in DTYPES:
+                yield from _measured(name, dtype, say)
 
 
-def _measured(name: str, say: Callable[[str], None]) -> Iterator[GenerationRow]:
-    model = CASES[f"{name} decode"].build(None).model
+def _measured(name: str, dtype: torch.dtype, say: Callable[[str], None]) -> Iterator[GenerationRow]:
+    model = CASES[f"{name} decode"].build(None).model.to(dtype)
+    is_exact = dtype == torch.float32
     options: dict[str, Any] = {"background": False, "without": ("superoptimize",), "strict": True}
     versions = {
         EAGER: model,
         "torch.compile": _with(model, torch.compile(model.forward, dynamic=True)),
         "Mirage": _with(model, mirage.torch.compile(model.forward, **options)),
-        NARROW: _with(model, mirage.torch.compile(model.forward, weights="bfloat16", **options)),
     }
+    if is_exact:
+        versions[NARROW] = _with(model, mirage.torch.compile(model.forward, weights="bfloat16", **options))
     prompt = torch.randint(3, model.config.vocab_size, (1, PROMPT), generator=torch.Generator().manual_seed(0))
     limit = 1e3 * _bytes_of_a_token(model) / (1e9 * measure_limits().dram_gbs)
     for cache, how in CACHES.items():
@@ -89,15 +94,15 @@ def _measured(name: str, say: Callable[[str], None]) -> Iterator[GenerationRow]:
                 )  # fmt: skip
                 spent = time.perf_counter() - start
                 expected = found if n == EAGER else expected
-                if n != NARROW and not torch.equal(found, expected):
+                if is_exact and n != NARROW and not torch.equal(found, expected):
                     raise VerificationError(f"{name}, {cache}: {n} gives other tokens than {EAGER}")
                 if k:
                     times[n].append(1e3 * spent / TOKENS)
                 else:
                     first[n] = spent
         taken = {n: (min(t), median(t)) for n, t in times.items()}
-        say(f"{name}, {cache}: " + ", ".join(f"{n} {t:.1f} ms a token" for n, (_, t) in taken.items()))
-        yield GenerationRow(name, model.config.num_hidden_layers, cache, limit, taken, first)
+        say(f"{name}, {dtype}, {cache}: " + ", ".join(f"{n} {t:.1f} ms a token" for n, (_, t) in taken.items()))
+        yield GenerationRow(name, model.config.num_hidden_layers, str(dtype).removeprefix("torch."), cache, limit, taken, first)
 
 
 def _with(model: nn.Module, forward: Callable[..., Any]) -> Any:
@@ -122,9 +127,9 @@ def generation_table(rows: Sequence[GenerationRow]) -> Table:
     for r in rows:
         cells = ["{:.1f} / {:.1f}".format(*r.times[n]) if n in r.times else "" for n in names]
         firsts = [f"{r.first_s[n]:.0f}" if n in r.first_s else "" for n in ("Mirage", "torch.compile")]
-        lines.append([f"{r.model}, {r.layers} layers", r.cache, *cells, f"{r.limit:.1f}", *firsts])
+        lines.append([f"{r.model}, {r.layers} layers", r.dtype, r.cache, *cells, f"{r.limit:.1f}", *firsts])
     heads = ["first call, s: Mirage", "torch.compile"]
-    return Table(["minimum / median, ms per token", "cache", *names, "limit", *heads], lines)
+    return Table(["minimum / median, ms per token", "type", "cache", *names, "limit", *heads], lines)
 
 
 def section(rows: Sequence[GenerationRow]) -> str:

@@ -109,7 +109,7 @@ def test_models(name: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("weights", ["int8", "int8/32"])
+@pytest.mark.parametrize("weights", ["int8", "int8/32", "int8/dynamic"])
 def test_weights_in_8_bits(weights: str, dtype: Any) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.ReLU(), torch.nn.Linear(96, 32)).eval().to(dtype)
     run = mirage.torch.compile(model, weights=weights, **FAST)

@@ -49,10 +49,7 @@ def _of(dtype: np.dtype[Any]) -> Any:
     return _function(dtype.name if dtype.name in HALVES else HALVES[0])
 
 
-def _moved(array: np.ndarray, order: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The sizes of an array's dims in another order, and their steps in elements."""
-    steps, order = strides(array.shape), order or range(array.ndim)
-    return [array.shape[i] for i in order], [steps[i] for i in order]
+_Shape = tuple[int, ...]
 
 
 def _arguments(
@@ -65,33 +62,51 @@ def _arguments(
     groups: int,
 ) -> _Arguments:
     """The arguments of C; raises LibraryError for arrays that do not fit, as changed files of programs have them."""
-    q, k, v, *added = tensors
-    if any(a.ndim != 4 for a in (q, k, v, out)) or len({a.dtype for a in (*tensors, out)}) > 1:
-        raise _wrong(tensors, out)
-    if q.dtype.name not in ("float32", *HALVES):
-        raise _wrong(tensors, out)
-    (b, h, s, d), q_steps = _moved(q, left)
-    k_sizes, k_steps = _moved(k, right)
-    v_sizes, v_steps = _moved(v, values)
-    keys = k_sizes[3]
-    fits = k_sizes == [b, h, d, keys] and v_sizes[:3] == [b, h, keys] and out.shape == (b, h, s, v_sizes[3])
-    if not fits or groups < 1 or s % groups or q_steps[3] != 1 or k_steps[2] != 1 or v_steps[3] != 1:
-        raise _wrong(tensors, out)
-    args = _Arguments(*map(address, (q, k, v)), 0, address(out), b, h, s, keys, d, v_sizes[3], max(s // groups, 1))
-    args.q_step[:], args.v_step[:], args.k_step[:] = q_steps[:3], v_steps[:3], (*k_steps[:2], k_steps[3])
-    args.scale, args.half = scale, q.itemsize == 2
-    if added:
-        (bias,) = added
-        shape, steps = (1,) * (4 - bias.ndim) + bias.shape, [0] * (4 - bias.ndim) + list(strides(bias.shape))
-        if bias.ndim > 4 or any(n not in (1, of) for n, of in zip(shape, (b, h * groups, s // groups, keys), strict=True)):
-            raise _wrong(tensors, out)
-        args.bias, args.bias_step[:] = address(bias), [0 if n == 1 else step for n, step in zip(shape, steps, strict=True)]
+    arrays = (*tensors, out)
+    name = out.dtype.name
+    sized = None
+    if name in ("float32", *HALVES) and all(a.dtype == out.dtype for a in tensors):
+        sized = _of_shapes(tuple(a.shape for a in arrays), tuple(left), tuple(right), tuple(values), groups)
+    if sized is None:
+        shapes = ", ".join(f"{a.dtype.name}{list(a.shape)}" for a in arrays)
+        raise LibraryError(f"there is no attention of {shapes}; compile the program again")
+    args = _Arguments.from_buffer_copy(sized)
+    args.q, args.k, args.v, args.out = map(address, (*tensors[:3], out))
+    if len(tensors) > 3:
+        args.bias = address(tensors[3])
+    args.scale, args.half = scale, out.itemsize == 2
     return args
 
 
-def _wrong(tensors: Sequence[np.ndarray], out: np.ndarray) -> LibraryError:
-    shapes = ", ".join(f"{a.dtype.name}{list(a.shape)}" for a in (*tensors, out))
-    return LibraryError(f"there is no attention of {shapes}; compile the program again")
+@functools.lru_cache(maxsize=1024)
+def _of_shapes(shapes: tuple[_Shape, ...], left: _Shape, right: _Shape, values: _Shape, groups: int) -> _Arguments | None:
+    """The sizes and steps of tensors of these shapes, q, k, v, the bias if there is one, and the result; None where they do not
+    fit. Layers of a model have the same.
+    """
+    q, k, v, *added, out = shapes
+    if any(len(s) != 4 for s in (q, k, v, out)):
+        return None
+    ((b, h, s, d), q_steps), (k_sizes, k_steps), (v_sizes, v_steps) = (
+        _moved(*of) for of in ((q, left), (k, right), (v, values))
+    )
+    keys = k_sizes[3]
+    fits = k_sizes == [b, h, d, keys] and v_sizes[:3] == [b, h, keys] and out == (b, h, s, v_sizes[3])
+    if not fits or groups < 1 or s % groups or q_steps[3] != 1 or k_steps[2] != 1 or v_steps[3] != 1:
+        return None
+    args = _Arguments(0, 0, 0, 0, 0, b, h, s, keys, d, v_sizes[3], max(s // groups, 1))
+    args.q_step[:], args.v_step[:], args.k_step[:] = q_steps[:3], v_steps[:3], (*k_steps[:2], k_steps[3])
+    for bias in added:
+        shape, steps = (1,) * (4 - len(bias)) + bias, [0] * (4 - len(bias)) + list(strides(bias))
+        if len(bias) > 4 or any(n not in (1, of) for n, of in zip(shape, (b, h * groups, s // groups, keys), strict=True)):
+            return None
+        args.bias_step[:] = [0 if n == 1 else step for n, step in zip(shape, steps, strict=True)]
+    return args
+
+
+def _moved(shape: _Shape, order: _Shape) -> tuple[list[int], list[int]]:
+    """The sizes of the dims of a tensor of this shape in another order, and their steps in elements."""
+    steps, moved = strides(shape), order or range(len(shape))
+    return [shape[i] for i in moved], [steps[i] for i in moved]
 
 
 def _memory(_: int) -> MirageError:

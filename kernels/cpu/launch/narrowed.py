@@ -18,6 +18,7 @@ import numpy as np
 from mirage.errors import LibraryError
 from mirage.ir.types import HALVES
 from mirage.kernels.cpu.launch import dequantized, quantized
+from mirage.kernels.cpu.launch.halves import in_float32, is_half, prepared_in_float32
 from mirage.kernels.cpu.launch.memory import aligned
 from mirage.kernels.cpu.launch.rounds import Launch
 
@@ -89,6 +90,10 @@ def library(
     """
     x, w, *rest = inputs
     form = rest.pop(0) if packed else pack(w, right=right, group=group, dynamic=dynamic, dtype=dtype)
+    if dynamic and is_half(x):
+        # rows are made whole numbers of float32
+        attrs: dict[str, Any] = {"bias": bias, "activation": activation, "dynamic": True, "packed": True}
+        return in_float32(library)((x, None, form, *rest), outputs, **attrs)
     multiply: Callable[..., None] = _module(form).multiply
     multiply(x, form.panels, form.scale, rest[0] if bias else None, outputs[0], group=group, activation=activation)
 
@@ -109,6 +114,9 @@ def prepare(
     if not packed:
         return None
     x, _, form, *added = inputs
+    if dynamic and is_half(x):
+        attrs: dict[str, Any] = {"bias": bias, "activation": activation, "dynamic": True, "packed": True}
+        return prepared_in_float32(prepare)((x, None, form, *added), outputs, **attrs)
     launch: Callable[..., Launch | None] = _module(form).launch
     operands = x, form.panels, form.scale, added[0] if bias else None, outputs[0]
     return launch(*operands, {"x": 0, "bias": 3, "out": len(inputs)}, group=group, activation=activation)

@@ -134,7 +134,7 @@ register_pattern(
 )
 _STORED = (
     *((name, "float32", stored) for name, stored in NARROW.items()),
-    *((name, half, NARROW[name]) for half in HALVES for name in ("int8", "int8/32", "int8/128")),
+    *((name, half, NARROW[name]) for half in HALVES for name in NARROW if name != "bfloat16"),
     *(("cpu", half, {"dtype": half}) for half in HALVES),
 )
 for _name, _dtype, _form in _STORED:

@@ -29,14 +29,14 @@ def test_names() -> None:
 def test_table() -> None:
     times = {"PyTorch": (3.0, 4.0), "Mirage": (1.0, 2.0)}
     rows = [
-        GenerationRow("gpt2", 12, "grows", 0.5, times, {"Mirage": 20.4, "torch.compile": 30.0}),
-        GenerationRow("llama", 2, "static", 0.7, {"Mirage": (5.0, 6.0)}, {"Mirage": 7.0}),
+        GenerationRow("gpt2", 12, "float32", "grows", 0.5, times, {"Mirage": 20.4, "torch.compile": 30.0}),
+        GenerationRow("llama", 2, "bfloat16", "static", 0.7, {"Mirage": (5.0, 6.0)}, {"Mirage": 7.0}),
     ]
     table = generation_table(rows)
-    assert table.header[2:5] == ["PyTorch", "Mirage", "limit"]
+    assert table.header[3:6] == ["PyTorch", "Mirage", "limit"]
     assert table.rows == [
-        ["gpt2, 12 layers", "grows", "3.0 / 4.0", "1.0 / 2.0", "0.5", "20", "30"],
-        ["llama, 2 layers", "static", "", "5.0 / 6.0", "0.7", "7", ""],
+        ["gpt2, 12 layers", "float32", "grows", "3.0 / 4.0", "1.0 / 2.0", "0.5", "20", "30"],
+        ["llama, 2 layers", "bfloat16", "static", "", "5.0 / 6.0", "0.7", "7", ""],
     ]
 
 
@@ -61,9 +61,10 @@ def test_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     case = SimpleNamespace(build=lambda _: SimpleNamespace(model=model))
     monkeypatch.setattr(generation, "CASES", {"gpt2 decode": case})
     monkeypatch.setattr(generation, "ROUNDS", 1)
-    grows, static = measure(["gpt2"], say=lambda _: None)
-    assert (grows.cache, static.cache) == ("grows", "static") and grows.limit > 0
-    assert all(low <= middle for row in (grows, static) for low, middle in row.times.values())
+    rows = list(measure(["gpt2"], say=lambda _: None))
+    assert [(r.dtype, r.cache) for r in rows] == [(d, c) for d in ("float32", "bfloat16") for c in ("grows", "static")]
+    assert rows[0].limit == 2 * rows[2].limit > 0 and [len(r.times) for r in rows] == [4, 4, 3, 3]
+    assert all(low <= middle for row in rows for low, middle in row.times.values())
     # a version whose tokens are others
     monkeypatch.setattr(generation, "_with", lambda model, forward: small("GPT2LMHeadModel", n_layer=2, n_embd=32, n_head=2))
     with pytest.raises(VerificationError, match=r"gpt2, grows: torch\.compile gives other tokens"):
