@@ -20,8 +20,10 @@ DTYPES: dict[str, np.dtype] = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
-#: those of 16 bits, which are computed with in float32
+#: those of 16 bits
 HALVES = ("float16", "bfloat16")
+#: those that are computed with in float32
+IN_FLOAT32 = ("float32", *HALVES)
 #: name -> NumPy type of the integer types, which only values of graphs have
 INTEGERS: dict[str, np.dtype] = {"int32": np.dtype(np.int32), "int64": np.dtype(np.int64)}
 #: name -> NumPy type of integer types that are stored, moved, compared and cast, but not computed with: cast them before

@@ -39,7 +39,6 @@ _LIBRARY: Mapping[str, Callable[..., Launch | None]] = {
     "cpu.quantize": quantize.prepare,
     "cpu.quantized_convolution": quantized_convolution.prepare,
     "cpu.quantized_matmul": quantized.prepare,
-    "onednn.linear": linear.prepare_linear,
     **order.PREPARED,
 }
 #: what prepares a call for the values in its registers, and which of them these are

@@ -53,8 +53,6 @@ _library: dict[str, Callable[..., None]] = {
 _PROVIDERS = {
     "torch.ops": "mirage.frontends.aten.fallback",
     "onnx.reference": "mirage.frontends.onnx.fallback",
-    "onednn.linear": "mirage.frontends.aten.products",
-    "onednn.pack": "mirage.frontends.aten.products",
     "torch.matmul": "mirage.frontends.aten.products",
     "torch.convolution": "mirage.frontends.aten.products",
 }

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import LibraryError, MirageError
-from mirage.ir.types import HALVES
+from mirage.ir.types import HALVES, IN_FLOAT32
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.compile.shipped import HEADERS
 from mirage.kernels.cpu.emit.matmul import product_parts
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.pool import run_address
-from mirage.kernels.cpu.launch.products import strides
+from mirage.kernels.cpu.launch.products import is_order, strides
 from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
 from mirage.settings import num_threads
 
@@ -63,9 +63,8 @@ def _arguments(
 ) -> _Arguments:
     """The arguments of C; raises LibraryError for arrays that do not fit, as changed files of programs have them."""
     arrays = (*tensors, out)
-    name = out.dtype.name
     sized = None
-    if name in ("float32", *HALVES) and all(a.dtype == out.dtype for a in tensors):
+    if out.dtype.name in IN_FLOAT32 and all(a.dtype == out.dtype for a in tensors):
         sized = _of_shapes(tuple(a.shape for a in arrays), tuple(left), tuple(right), tuple(values), groups)
     if sized is None:
         shapes = ", ".join(f"{a.dtype.name}{list(a.shape)}" for a in arrays)
@@ -84,7 +83,7 @@ def _of_shapes(shapes: tuple[_Shape, ...], left: _Shape, right: _Shape, values: 
     fit. Layers of a model have the same.
     """
     q, k, v, *added, out = shapes
-    if any(len(s) != 4 for s in (q, k, v, out)):
+    if any(len(s) != 4 for s in (q, k, v, out)) or not all(is_order(order, 4) for order in (left, right, values)):
         return None
     ((b, h, s, d), q_steps), (k_sizes, k_steps), (v_sizes, v_steps) = (
         _moved(*of) for of in ((q, left), (k, right), (v, values))

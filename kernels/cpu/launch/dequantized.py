@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import LibraryError
-from mirage.ir.types import ELEMENTS, HALVES
+from mirage.ir.types import ELEMENTS, IN_FLOAT32
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.compile.shipped import HEADERS
 from mirage.kernels.cpu.emit.matmul import product_parts
@@ -141,7 +141,7 @@ def arguments(
     k = x.shape[-1] if x.ndim and -(-x.shape[-1] // t) == lanes else lanes * t
     check_product(x, (k, n if panels == -(-n // PANEL) else panels * PANEL), group, scale, bias, out)
     rows = {a.dtype.name for a in (x, out, bias) if a is not None}
-    if len(rows) > 1 or not rows <= {"float32", *HALVES} or len((rows | {packed.dtype.name}) - {"float32", "int8"}) > 1:
+    if len(rows) > 1 or not rows <= set(IN_FLOAT32) or len((rows | {packed.dtype.name}) - {"float32", "int8"}) > 1:
         types = ", ".join(sorted(rows))
         raise LibraryError(f"there is no product of {types} with weights of {packed.dtype.name}; compile the program again")
     return Arguments(

@@ -14,17 +14,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from mirage.errors import LibraryError
 from mirage.kernels import blas
 from mirage.kernels.cpu.launch.halves import in_float32, prepared_in_float32
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.panels import Panels
-from mirage.kernels.cpu.launch.products import Arranged, Axis, Products, arranged, library, strides
+from mirage.kernels.cpu.launch.products import Arranged, Axis, Products, arranged, is_order, library, strides
 from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
 from mirage.kernels.cpu.processor import processor
 
-#: rows up to which products of weights as they lie are the fastest; and up to which products of panels are faster than oneDNN's
-#: (`python -m benchmarks.run products`)
-FEW, FEWER = 4, 128
+#: rows up to which products of weights as they lie are the fastest (`python -m benchmarks.run products`)
+FEW = 4
 #: functions of the elements of a result, as linear.c numbers them behind that which changes nothing
 ACTIVATIONS = ("relu", "gelu", "sigmoid", "silu", "tanh")
 
@@ -56,6 +56,9 @@ def matmul(
     (out,) = outputs
     found = _products(x, w, panels, out, left, right) if _is_float32((x, w, *added), outputs) else None
     if found is None:
+        if activation and out.size:
+            shapes = f"{list(x.shape)} and {list(w.shape)}"
+            raise LibraryError(f"there is no {activation} of a product of {shapes}; compile the program again")
         return blas.matmul((x, w, *added), outputs, left=left, right=right, bias=bias, relu=relu)
     products = Products.from_buffer_copy(found.products)
     products.activation = activation_number("relu" if relu else activation)
@@ -115,13 +118,6 @@ def prepare_matmul(
     args.activation = activation_number("relu" if relu else activation)
     names = [*_exchanged(("x", "w"), found), *["panels"] * packed, *["added"] * bias, "out"]
     return _launch(args, names, panels.array if args.packed and panels else None)
-
-
-def prepare_linear(inputs: Sequence[Any], outputs: _Arrays, **attrs: Any) -> Launch | None:
-    """The same of products with weights that are oneDNN's where rows are many: None then."""
-    (out,) = outputs
-    few = out.size <= FEWER * out.shape[-1]
-    return prepare_matmul(inputs, outputs, **attrs) if few else None
 
 
 @prepared_in_float32
@@ -210,7 +206,7 @@ def _of_matrices(x: _Shape, w: _Shape, out: _Shape, left: _Shape, right: _Shape)
     """The products of a `matmul` of tensors of these shapes, with the permutations that the operands are read through; None where
     they do not fit, for NumPy to say so.
     """
-    if min(len(x), len(w)) < 2:
+    if min(len(x), len(w)) < 2 or not is_order(left, len(x)) or not is_order(right, len(w)):
         return None
     sizes, steps = [], []
     for shape, order in ((x, left), (w, right)):

@@ -6,7 +6,7 @@ import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -42,11 +42,6 @@ class Panels:
         self.weight = w
         self.transposed = transposed
 
-    @classmethod
-    def of(cls, w: np.ndarray, *, right: Sequence[int] = ()) -> Self:
-        """That of a weight `[k, n]`, or `[n, k]` where `right` is (1, 0)."""
-        return cls(np.ascontiguousarray(w), tuple(right) == (1, 0))
-
     @property
     def shape(self) -> tuple[int, int]:
         """Terms and columns, (k, n)."""
@@ -69,7 +64,10 @@ class Panels:
         return packed
 
 
-#: what programs pack weights with
-pack = Panels.of
+def pack(w: np.ndarray, *, right: Sequence[int] = ()) -> Panels:
+    """The panels of a weight `[k, n]`, or `[n, k]` where `right` is (1, 0)."""
+    return Panels(np.ascontiguousarray(w), tuple(right) == (1, 0))
+
+
 #: the packed function that programs may call without registering it
 PACKING: Mapping[str, Callable[..., Any]] = {"cpu.pack_matmul": pack}

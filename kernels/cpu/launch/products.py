@@ -92,6 +92,11 @@ def strides(shape: Sequence[int]) -> list[int]:
     return [prod(max(s, 1) for s in shape[i + 1 :]) for i in range(len(shape))]
 
 
+def is_order(order: Sequence[int], rank: int) -> bool:
+    """Whether it permutes so many dims; without any, they stay as they lie. Files of programs may say anything."""
+    return not order or sorted(order) == list(range(rank))
+
+
 def arranged(axes: Sequence[Axis]) -> Arranged | None:
     """The products that make a contraction; None where no order of dims is one of linear.c, or a size is 0."""
     axes = [a for a in axes if a.size != 1]

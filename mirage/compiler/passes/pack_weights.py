@@ -4,8 +4,8 @@ The packed form is an object that one packed function makes and one library func
 what else depends on constants only, in the function "prepare" of `lift_constants`, and becomes one more parameter of the main
 function, at the end:
 
-    r = library["onednn.linear", float32[n, m]](x, w, right=(1, 0))
-    r = library["onednn.linear", float32[n, m]](x, w, w_packed, packed=True, right=(1, 0))
+    r = library["blas.matmul", float32[n, m]](x, w, right=(1, 0))
+    r = library["blas.matmul", float32[n, m]](x, w, w_packed, packed=True, right=(1, 0))
 
 The operand itself stays: functions may read it where that is faster.
 """
@@ -32,7 +32,6 @@ from mirage.kernels.cpu.launch.linear import FEW
 #: library function -> the function that packs its second operand, and the attributes that both have
 PACKED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "blas.matmul": ("cpu.pack_matmul", ("right",)),
-    "onednn.linear": ("onednn.pack", ("right",)),
     "cpu.convolution": ("cpu.pack_convolution", ("groups",)),
     "cpu.dequantized_matmul": ("cpu.pack_dequantized", ("right",)),
     "cpu.narrowed_groups": ("cpu.pack_narrowed", ("right", "group", "dtype")),

@@ -9,20 +9,18 @@ from mirage.compiler.patterns.language import Match, Pattern, number, op, option
 from mirage.compiler.patterns.registry import register_pattern
 from mirage.ir.graph.deduce import deduce
 from mirage.ir.graph.nodes import Constant
-from mirage.ir.types import HALVES, TensorType, is_one
-
-_DTYPES = ("float32", *HALVES)
+from mirage.ir.types import IN_FLOAT32, TensorType, is_one
 
 
 def _attention(shared: bool) -> Pattern:
     """What `cpu.attention` computes, of which tensors may be read in another order; with `shared` keys, heads of queries are rows
     of one head, which are told apart where the bias is added.
     """
-    q, k, v = (value(name, dtype=_DTYPES, rank=4) for name in "qkv")
+    q, k, v = (value(name, dtype=IN_FLOAT32, rank=4) for name in "qkv")
     scores = op("matmul", view("transpose", q, name="left") | q, view("transpose", k, name="right"), name="scores")
     apart, factor = op("reshape", scores, name="apart") if shared else scores, number(name="scale")
     scaled = op("mul", apart, factor, commutative=True) | op("div", apart, factor, name="divided") | apart
-    biased = optional(scaled, lambda s: op("add", s, value("bias", dtype=_DTYPES), commutative=True, name="sum"))
+    biased = optional(scaled, lambda s: op("add", s, value("bias", dtype=IN_FLOAT32), commutative=True, name="sum"))
     shares = op("softmax", biased, where=lambda call: dict(call.attrs)["axis"] in (-1, 3))
     rows = op("reshape", shares, name="together") if shared else shares
     return op("matmul", rows, view("transpose", v, name="values") | v, name="product")

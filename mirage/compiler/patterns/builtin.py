@@ -16,11 +16,9 @@ from mirage.ir.graph.deduce import deduce
 from mirage.ir.graph_operator import GraphElementwise
 from mirage.ir.operator import REGISTRY, Elementwise
 from mirage.ir.operators.contraction import normalize_axes
-from mirage.ir.types import DTYPES, HALVES, TensorType, is_one
+from mirage.ir.types import DTYPES, IN_FLOAT32, TensorType, is_one
 
 _FLOATS = tuple(DTYPES)
-#: element types of functions that compute in float32
-_IN_FLOAT32 = ("float32", *HALVES)
 
 
 def _product() -> Pattern:
@@ -86,7 +84,7 @@ def _is_no_stack(m: Match) -> bool:
 # below what users register without a priority
 register_pattern(
     "cpu_grouped",
-    grouped(*_IN_FLOAT32),
+    grouped(*IN_FLOAT32),
     "cpu.grouped_matmul",
     swaps_last,
     priority=-5,
@@ -111,9 +109,9 @@ for _op, _operands, _attributes in (
         package="cpu",
     )
 register_pattern(
-    "onednn_linear",
+    "torch_linear",
     linear(value("w", dtype="float32", rank=2)),
-    "onednn.linear",
+    "blas.matmul",
     lambda m: m.operands["w"] in m.constants and adds_a_row(m),
     priority=-5,
     attributes=linear_attributes,

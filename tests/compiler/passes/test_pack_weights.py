@@ -43,7 +43,7 @@ def run(module: Module, *args: Any) -> Any:
     main = module.functions["main"]
     prepare = module.functions[str(main.attr["prepare"])]
     values = dict(zip((p.name for p in main.parameters), args, strict=False))
-    functions: dict[str, Any] = {"packed": {"onednn.pack": pack}, "library": {"onednn.linear": linear}}
+    functions: dict[str, Any] = {"packed": {"cpu.pack_matmul": pack}, "library": {"blas.matmul": linear}}
     alone = Module(module.functions, module.kernels, prepare.name)
     kept = run_module(alone, [values[p.name] for p in prepare.parameters], **functions)
     return run_module(module, [*args, *kept], **functions)
@@ -62,7 +62,7 @@ def run(module: Module, *args: Any) -> Any:
 def test_products(body: str, attrs: dict[str, object]) -> None:
     m = lowered(body)
     (call,) = (e for e in expressions(m) if isinstance(e, LibraryCall))
-    assert call.function == "onednn.linear" and dict(call.attrs) == attrs | {"packed": True}
+    assert call.function == "blas.matmul" and dict(call.attrs) == attrs | {"packed": True}
     assert not {"matmul", "add", "relu", "tanh"} & set(ops(m))
     args = random_arrays(0, *SHAPES)
     assert_equal(run(m, *args), evaluate(parse_module(main_text(body, SIGNATURE)), *args), 1e-6)

@@ -164,6 +164,8 @@ def test_what_does_not_fit_is_an_error() -> None:
         ([q, k, v, bias[:, :, :4].copy()], out, {"bias": True}), ([q, k, v, bias.astype(np.float16)], out, {"bias": True}),
         ([q, k, v, np.zeros((5, 6), np.float32)], out, {"bias": True}), ([q, k, v, bias[None]], out, {"bias": True}),
         ([q, k, v], out, {"groups": 2}), ([q, k, v], out, {"groups": 0}), ([q, k, v], out, {"groups": -5}),
+        ([q, k, v], out, {"left": (0, 1, 1, 3)}), ([q, k, v], out, {"values": (0, 1, 2, 4)}),
+        ([q, k, v], out, {"left": (0, 1, 2)}),
         ([q, k, v], out, {"left": (0, 1, 3, 2)}), ([q, np.ascontiguousarray(k.swapaxes(2, 3)), v], out, {"right": ()}),
     ]  # fmt: skip
     for call in (library, prepare):

@@ -16,11 +16,9 @@ from mirage.kernels.cpu.launch import linear
 from mirage.kernels.cpu.launch import products as module
 from mirage.kernels.cpu.launch.linear import (
     FEW,
-    FEWER,
     contraction,
     matmul,
     prepare_contraction,
-    prepare_linear,
     prepare_matmul,
 )
 from mirage.kernels.cpu.launch.memory import address
@@ -124,7 +122,7 @@ def test_activations(activation: str) -> None:
             matmul(given, [out], **options)
             wanted = ACTIVATIONS[activation](x.astype(np.float64) @ w + b)
             np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-4)
-            launch = prepare_linear(given, [out], **options)
+            launch = prepare_matmul(given, [out], **options)
             assert launch is not None
             out[...] = np.inf
             tensors = [x, w, *([x] if form else []), b, out]
@@ -132,13 +130,6 @@ def test_activations(activation: str) -> None:
             rounds.tensors[:] = [address(a) for a in tensors]
             assert rounds.run_first() is None
             np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-4)
-
-
-def test_many_rows_are_left_to_onednn() -> None:
-    w = np.ones((3, 2), np.float32)
-    for rows in (FEWER, FEWER + 1):
-        x, out = np.ones((rows, 3), np.float32), np.ones((rows, 2), np.float32)
-        assert (prepare_linear([x, w], [out], activation="tanh") is not None) == (rows == FEWER)
 
 
 def test_nothing_to_sum_and_no_rows() -> None:
@@ -240,6 +231,15 @@ def test_contractions_of_other_types_and_of_dims_that_broadcast() -> None:
         np.testing.assert_array_equal(out, (x @ w[0])[:, None].astype(dtype))
         launch = prepare_contraction([x.astype(dtype), w.astype(dtype)], [out], **labels)
         assert (launch is not None) == (dtype != "float64")
+
+
+@pytest.mark.parametrize("left, right", [((0, 0), ()), ((1, 2), ()), ((), (1, 1)), ((0,), ()), ((), (-2, -1))])
+def test_what_is_no_order_of_dims_is_not_computed(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    """Programs come from files, too: sizes may fit where steps lead out of the tensor."""
+    given, result = (np.ones((8, 64), np.float32), np.ones((8, 8), np.float32)), (np.zeros((8, 8), np.float32),)
+    assert linear.prepare_matmul(given, result, left=left, right=right) is None
+    with pytest.raises(ValueError):
+        linear.matmul(given, result, left=left, right=right)
 
 
 @pytest.mark.parametrize("x, w, out", [((8, 64), (16, 32), (8, 32)), ((8, 64), (64, 32), (4, 32)), ((8, 64), (64, 32), (8, 64)),
