@@ -70,7 +70,8 @@ def measure(counts: Sequence[int] = ROWS) -> Iterator[ProductRow]:
         weights = [rng.standard_normal(shape, np.float32) for _ in range(max(2, _BYTES // (4 * depth * columns)))]
         packed = [pack(w, right=(1, 0) if transposed else ()) for w in weights]
         # oneDNN packs for so many rows: the packed form is one of the fastest for all numbers of rows but 1
-        others = [torch.ops.mkldnn._reorder_linear_weight(torch.from_numpy(w if transposed else w.T.copy()), 128) for w in weights]
+        stored = (torch.from_numpy(w if transposed else w.T.copy()) for w in weights)
+        others = [torch.ops.mkldnn._reorder_linear_weight(w, 128) for w in stored]
         for rows in counts:
             x = rng.standard_normal((rows, depth), np.float32)
             runs = _runs(x, weights, packed, others, transposed)
