@@ -13,10 +13,8 @@
 #include "mirage_math.h"
 #include "mirage_pool.h"
 
-#include <string.h>
-
-#define QUERIES 64 /* rows of a cell, and keys of a tile: scores stay in the first cache, or near it */
-#define KEYS 128
+#define QUERIES 64 /* rows of a cell, */
+#define KEYS 128   /* and keys of a tile: scores stay in the first cache, or near it */
 #define NONE (-__builtin_inff())
 #define HIDDEN -1e30f /* scores from here down are nothing beside those above SEEN */
 #define SEEN -1e29f
@@ -47,13 +45,13 @@ typedef struct {
 
 static ptrdiff_t whole(ptrdiff_t n) { return (n + MI_W - 1) / MI_W * MI_W; }
 
-/* The parts of `memory`, which is NULL if only its size, in bytes, is asked for. */
-static size_t divided(const attention *a, float *memory, workspace *r)
+/* Lays a workspace out in `memory`, which is NULL if only its size, in bytes, is asked for. */
+static size_t lay_out(const attention *a, float *memory, workspace *r)
 {
     const ptrdiff_t rows = a->rows < QUERIES ? a->rows : QUERIES, copies = a->half;
     const ptrdiff_t sizes[] = {
-        rows * (ptrdiff_t)(sizeof(ptrdiff_t) / sizeof(float)) + MI_W, copies * rows * whole(a->width), copies * KEYS * whole(a->width), copies * KEYS * whole(a->depth),
-        rows * KEYS, rows * whole(a->depth), whole(rows), whole(rows),
+        rows * (ptrdiff_t)(sizeof(ptrdiff_t) / sizeof(float)), copies * rows * whole(a->width), copies * KEYS * whole(a->width),
+        copies * KEYS * whole(a->depth), rows * KEYS, rows * whole(a->depth), rows, rows,
     };
     float *starts, **const parts[] = {&starts, &r->q, &r->k, &r->v, &r->scores, &r->sums, &r->most, &r->total};
     ptrdiff_t at = 0;
@@ -170,7 +168,7 @@ static void cell(void *args, long index, int thread, void *scratch)
     const ptrdiff_t head = index / c->bands % a->heads, batch = index / c->bands / a->heads, apart = whole(a->depth);
     const ptrdiff_t k_at = batch * a->k_step[0] + head * a->k_step[1], v_at = batch * a->v_step[0] + head * a->v_step[1];
     workspace r;
-    divided(a, scratch, &r);
+    lay_out(a, scratch, &r);
     ptrdiff_t q_step = a->q_step[2], done = 0;
     const float *q = tile(a, a->q, batch * a->q_step[0] + head * a->q_step[1] + row * q_step, rows, a->width, r.q, &q_step);
     for (ptrdiff_t i = 0; i < rows; i++) {
@@ -207,5 +205,5 @@ int mi_attention(const attention *a, mi_pool_run_fn *run, int n_threads)
     const cells c = {a, (a->rows + QUERIES - 1) / QUERIES};
     const ptrdiff_t heads = a->batch * a->heads;
     if (heads * a->rows * a->keys * (a->width + a->depth) < SHARED_WORK) n_threads = 1;
-    return run(cell, (void *)&c, heads * c.bands, n_threads, divided(a, NULL, &unused));
+    return run(cell, (void *)&c, heads * c.bands, n_threads, lay_out(a, NULL, &unused));
 }

@@ -221,7 +221,9 @@ MI_INLINE void many(
         mi_gemm_outer(last - row, terms, width, r->x + row * d->k + from, d->k, 1, real, PANEL, out, apart, from > 0);
     }
     if (d->half) finish(d, out, apart, row, last - row, column, width);
-    else if (d->bias || d->activation) mi_finish(out, apart, last - row, width, d->bias ? (const float *)d->bias + column : NULL, d->activation);
+    else if (d->bias || d->activation) {
+        mi_finish(out, apart, last - row, width, d->bias ? (const float *)d->bias + column : NULL, d->activation);
+    }
 }
 
 #if DOTS
