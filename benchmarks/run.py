@@ -225,7 +225,10 @@ def _generation(run: _Run) -> None:
     from benchmarks.flow.generation import CACHES, NAMES, GenerationRow, measure, section
 
     order, rows = [*NAMES, *CACHES], measure(run.names, _say)
-    key = lambda r: (order.index(r.model), r.dtype != "float32", order.index(r.cache))  # noqa: E731
+
+    def key(r: GenerationRow) -> tuple[int, bool, int]:
+        return order.index(r.model), r.dtype != "float32", order.index(r.cache)
+
     _row_by_row(run, "generation", GenerationRow, rows, key, section)
 
 

@@ -23,10 +23,9 @@ import numpy as np
 import torch
 import typer
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from benchmarks.command import command
-from benchmarks.flow.exported import Model, exported, first_line, in_openvino, onnx_file, ours
+from benchmarks.flow.exported import Model, cast, exported, first_line, first_result, in_openvino, onnx_file, ours
 from benchmarks.flow.models import CASES, FEW, Case, Sizes
 from benchmarks.peers.peers import complain, inference
 from benchmarks.tables import Table
@@ -72,7 +71,7 @@ def measure(names: Sequence[str] = (), say: Callable[[str], None] = complain) ->
 def _measured(case: Case, folder: Path, say: Callable[[str], None]) -> Iterator[Bfloat16Row]:
     rng = np.random.default_rng(0)
     model = case.build(FEW).to(torch.bfloat16)
-    example = _cast(case.inputs(model, case.example, rng), torch.bfloat16)
+    example = cast(case.inputs(model, case.example, rng), torch.bfloat16)
     runs: dict[str, Model] = {}
     with torch.inference_mode(False), torch.no_grad():
         runs[OURS] = ours(model, example, without=("superoptimize",))
@@ -83,14 +82,14 @@ def _measured(case: Case, folder: Path, say: Callable[[str], None]) -> Iterator[
         runs |= _openvino(case, model, folder, say)
     exact = copy.deepcopy(model).exact()
     for sizes in case.sizes(SIZES):
-        yield _raced(case, sizes, _cast(case.inputs(model, sizes, rng), torch.bfloat16), runs, exact, say)
+        yield _raced(case, sizes, cast(case.inputs(model, sizes, rng), torch.bfloat16), runs, exact, say)
 
 
 def _openvino(case: Case, model: nn.Module, folder: Path, say: Callable[[str], None]) -> Mapping[str, Model]:
     wide = copy.deepcopy(model).float()
     try:
         with redirect_stdout(StringIO()):
-            example = _cast(case.inputs(wide, case.example, np.random.default_rng(0)), torch.float32)
+            example = cast(case.inputs(wide, case.example, np.random.default_rng(0)), torch.float32)
             run = in_openvino(onnx_file(exported(wide, example), folder), num_threads(), "bf16")
     except Exception as e:  # of packages that are no part of this project: anything
         say(f"{case.name}: OpenVINO is left out: {first_line(e)}")
@@ -101,29 +100,19 @@ def _openvino(case: Case, model: nn.Module, folder: Path, say: Callable[[str], N
 def _raced(
     case: Case, sizes: Sizes, inputs: Sequence[Any], runs: Mapping[str, Model], exact: nn.Module, say: Callable[[str], None]
 ) -> Bfloat16Row:
-    wide, wanted = _cast(inputs, torch.float32), _first(exact(*_cast(inputs, torch.float64)))
+    wide, wanted = cast(inputs, torch.float32), first_result(exact(*cast(inputs, torch.float64)))
     given = {n: wide if n == "OpenVINO" else inputs for n in runs}
     calls, errors = {}, {}
     for name, run in runs.items():
         try:
             run(given[name])
-            errors[name] = float(np.linalg.norm(_first(run(given[name])) - wanted) / np.linalg.norm(wanted))
+            errors[name] = float(np.linalg.norm(first_result(run(given[name])) - wanted) / np.linalg.norm(wanted))
             calls[name] = partial(run, given[name])
         except Exception as e:  # the same
             say(f"{case.name} {sizes}: {name} is left out: {first_line(e)}")
     times = {n: t.median_us / 1e3 for n, t in race(calls, seconds=SECONDS).items()}
     say(f"{case.name} {sizes}: " + ", ".join(f"{n} {t:.2f}" for n, t in times.items()))
     return Bfloat16Row(case.name, *sizes, times, errors)
-
-
-def _cast(inputs: Sequence[Any], dtype: torch.dtype) -> list[Any]:
-    """The inputs, floats among them of another type."""
-    return pytree.tree_map(lambda t: t.to(dtype) if t.is_floating_point() else t, list(inputs))
-
-
-def _first(results: Any) -> np.ndarray:
-    first = pytree.tree_leaves(results)[0]
-    return np.asarray(first.double() if isinstance(first, torch.Tensor) else first, np.float64)
 
 
 def bfloat16_table(rows: Sequence[Bfloat16Row]) -> Table:

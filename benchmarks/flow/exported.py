@@ -178,5 +178,16 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
+def cast(inputs: Sequence[Any], dtype: torch.dtype) -> list[Any]:
+    """The inputs, floats among them of another type."""
+    return pytree.tree_map(lambda t: t.to(dtype) if t.is_floating_point() else t, list(inputs))
+
+
+def first_result(results: Any) -> np.ndarray:
+    """The first of a model's results, in float64."""
+    first = pytree.tree_leaves(results)[0]
+    return np.asarray(first.double() if isinstance(first, torch.Tensor) else first, np.float64)
+
+
 def _arrays(inputs: Sequence[Any]) -> list[np.ndarray]:
     return [t.numpy() for t in pytree.tree_leaves(inputs)]

@@ -28,7 +28,7 @@ from torch._inductor import config as inductor
 from torch.utils import _pytree as pytree
 
 from benchmarks.fairness import Inputs, Referee
-from benchmarks.flow.exported import Model, Ours, exported, first_line, in_runtimes, onnx_file, ours
+from benchmarks.flow.exported import Model, Ours, cast, exported, first_line, in_runtimes, onnx_file, ours
 from benchmarks.flow.models import CASES, FEW, Case, Sizes
 from benchmarks.flow.overhead import measure as measure_overhead
 from benchmarks.flow.overhead import overhead_table
@@ -196,7 +196,7 @@ def _raced(
 def _yardstick(models: tuple[nn.Module, nn.Module], inputs: Sequence[Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The results in float64, and those of the model in float32."""
     model, exact = models
-    wide = pytree.tree_map(lambda t: t.double() if t.is_floating_point() else t, list(inputs))
+    wide = cast(inputs, torch.float64)
     return [t.numpy() for t in exact(*wide)], [t.numpy() for t in model(*inputs)]
 
 

@@ -26,10 +26,19 @@ from onnxruntime.quantization import quantize_dynamic
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from benchmarks.command import command
-from benchmarks.flow.exported import Model, exported, first_line, in_onnx_runtime, in_runtimes, onnx_file, ours
+from benchmarks.flow.exported import (
+    Model,
+    cast,
+    exported,
+    first_line,
+    first_result,
+    in_onnx_runtime,
+    in_runtimes,
+    onnx_file,
+    ours,
+)
 from benchmarks.flow.models import CASES, FEW, Case
 from benchmarks.peers.peers import complain, inference
 from benchmarks.tables import Table
@@ -94,12 +103,12 @@ def _measured(case: Case, folder: Path, say: Callable[[str], None]) -> StoredRow
             runs |= in_runtimes(path, num_threads(), say) | _in_8_bits(path, folder)
     except Exception as e:  # of packages that are no part of this project: anything
         say(f"{case.name}: peers are left out: {first_line(e)}")
-    wanted = _first(model(*inputs))
+    wanted = first_result(model(*inputs))
     errors = {}
     for name, run in list(runs.items()):
         try:
             run(inputs)
-            errors[name] = float(np.linalg.norm(_first(run(inputs)) - wanted) / np.linalg.norm(wanted))
+            errors[name] = float(np.linalg.norm(first_result(run(inputs)) - wanted) / np.linalg.norm(wanted))
         except Exception as e:  # the same
             say(f"{case.name}: {name} is left out: {first_line(e)}")
             del runs[name]
@@ -109,18 +118,13 @@ def _measured(case: Case, folder: Path, say: Callable[[str], None]) -> StoredRow
     return StoredRow(case.name, *sizes, found, errors)
 
 
-def _first(results: Any) -> np.ndarray:
-    first = pytree.tree_leaves(results)[0]
-    return np.asarray(first.double() if isinstance(first, torch.Tensor) else first, np.float64)
-
-
 def _in_16_bits(case: Case, inputs: Sequence[Any]) -> dict[str, Model]:
     """The model in PyTorch, all of it and its caches in bfloat16, as it is and compiled; for these inputs, which callers have in
     that type.
     """
     model = case.build(FEW).to(torch.bfloat16)
     compiled = torch.compile(model, dynamic=True)
-    given = pytree.tree_map(lambda t: t.bfloat16() if t.is_floating_point() else t, list(inputs))
+    given = cast(inputs, torch.bfloat16)
     return {"PyTorch bfloat16": lambda _: model(*given), "torch.compile bfloat16": lambda _: compiled(*given)}
 
 

@@ -11,9 +11,8 @@ import numpy as np
 
 from mirage.errors import LibraryError, MirageError
 from mirage.ir.types import HALVES, IN_FLOAT32
-from mirage.kernels.cpu.compile import toolchain
-from mirage.kernels.cpu.compile.shipped import HEADERS
 from mirage.kernels.cpu.emit.matmul import product_parts
+from mirage.kernels.cpu.launch.halves import compiled
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.pool import run_address
 from mirage.kernels.cpu.launch.products import is_order, strides
@@ -38,30 +37,29 @@ class _Arguments(ctypes.Structure):
 
 @functools.cache
 def _function(half: str) -> Any:
-    source = f"#define MI_HALF {half}\n" + (HEADERS / "attention.c").read_text(encoding="utf-8")
-    parts = product_parts("float32", ("dot", "outer"))
-    function = toolchain.load(toolchain.compile(source, name="attention", parts=parts)).mi_attention
-    function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int], ctypes.c_int
-    return function
+    return compiled("attention", half, ("mi_attention",), product_parts("float32", ("dot", "outer"))).mi_attention
 
 
 def _of(dtype: np.dtype[Any]) -> Any:
-    return _function(dtype.name if dtype.name in HALVES else HALVES[0])
+    return _function(dtype.name if dtype.name in HALVES else "bfloat16")
 
 
 _Shape = tuple[int, ...]
 
 
 def _arguments(
-    tensors: Sequence[np.ndarray],
+    inputs: Sequence[np.ndarray],
     out: np.ndarray,
-    left: Sequence[int],
-    right: Sequence[int],
-    values: Sequence[int],
-    scale: float,
-    groups: int,
+    *,
+    left: Sequence[int] = (),
+    right: Sequence[int] = (0, 1, 3, 2),
+    values: Sequence[int] = (),
+    scale: float = 1.0,
+    bias: bool = False,
+    groups: int = 1,
 ) -> _Arguments:
     """The arguments of C; raises LibraryError for arrays that do not fit, as changed files of programs have them."""
+    tensors = inputs[: 3 + bias]
     arrays = (*tensors, out)
     sized = None
     if out.dtype.name in IN_FLOAT32 and all(a.dtype == out.dtype for a in tensors):
@@ -71,7 +69,7 @@ def _arguments(
         raise LibraryError(f"there is no attention of {shapes}; compile the program again")
     args = _Arguments.from_buffer_copy(sized)
     args.q, args.k, args.v, args.out = map(address, (*tensors[:3], out))
-    if len(tensors) > 3:
+    if bias:
         args.bias = address(tensors[3])
     args.scale, args.half = scale, out.itemsize == 2
     return args
@@ -112,28 +110,18 @@ def _memory(_: int) -> MirageError:
     return MirageError("there is no memory for the scores of attention; use smaller sizes")
 
 
-def library(
-    inputs: Sequence[np.ndarray],
-    outputs: Sequence[np.ndarray],
-    *,
-    left: Sequence[int] = (),
-    right: Sequence[int] = (0, 1, 3, 2),
-    values: Sequence[int] = (),
-    scale: float = 1.0,
-    bias: bool = False,
-    groups: int = 1,
-) -> None:
-    """What programs call as `cpu.attention`: `softmax(scale * q @ k + bias) @ v` of tensors of rank 4, q, k, v, and the bias if
-    there is one, which broadcasts: of float32, or of one type of 16 bits.
+def library(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], **attrs: Any) -> None:
+    """What programs call as `cpu.attention`: `softmax(scale * q @ k + bias) @ v` of tensors of rank 4, q, k, v, and what is added
+    if there is a `bias`, which broadcasts: of float32, or of one type of 16 bits.
 
-    Of each head, so many `groups` of rows are heads of the bias, one behind the other, as heads of queries are that share keys.
-    `left`, `right` and `values` permute the dims of q, k and v, whose rows stay contiguous; those of k put its columns, the keys,
-    last. A row whose keys are all hidden by -inf is NaN; keys that the bias hides from all of 64 rows are not read where these
-    see others. Raises LibraryError for arrays that do not fit, NoCompilerError, CompilerError and UnsafeCacheError as
-    `toolchain.compile`, MirageError without memory.
+    The attributes are those of `_arguments`. Of each head, so many `groups` of rows are heads of the bias, one behind the other,
+    as heads of queries are that share keys. `left`, `right` and `values` permute the dims of q, k and v, whose rows stay
+    contiguous; those of k put its columns, the keys, last. A row whose keys are all hidden by -inf is NaN; keys that the bias
+    hides from all of 64 rows are not read where these see others. Raises LibraryError for arrays that do not fit,
+    NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory.
     """
     (out,) = outputs
-    args = _arguments(inputs[: 3 + bias], out, left, right, values, scale, groups)
+    args = _arguments(inputs, out, **attrs)
     if not args.keys:
         # sums of nothing
         out[...] = 0
@@ -142,21 +130,13 @@ def library(
 
 
 def prepare(
-    inputs: Sequence[np.ndarray],
-    outputs: Sequence[np.ndarray],
-    *,
-    left: Sequence[int] = (),
-    right: Sequence[int] = (0, 1, 3, 2),
-    values: Sequence[int] = (),
-    scale: float = 1.0,
-    bias: bool = False,
-    groups: int = 1,
+    inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *, bias: bool = False, **attrs: Any
 ) -> Launch | None:
     """The launch of `library` for contiguous tensors like these, inputs and then outputs; None for no keys, or nothing to
     compute. It fails with MirageError without memory.
     """
     (out,) = outputs
-    args = _arguments(inputs[: 3 + bias], out, left, right, values, scale, groups)
+    args = _arguments(inputs, out, bias=bias, **attrs)
     if not args.keys or not out.size:
         return None
     pointers = tuple((field(args, name), place) for place, name in enumerate(("q", "k", "v", *["bias"] * bias, "out")))

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import LibraryError
-from mirage.ir.types import ELEMENTS, IN_FLOAT32
-from mirage.kernels.cpu.compile import toolchain
-from mirage.kernels.cpu.compile.shipped import HEADERS
+from mirage.ir.types import ELEMENTS, HALVES, IN_FLOAT32
 from mirage.kernels.cpu.emit.matmul import product_parts
+from mirage.kernels.cpu.launch import halves
 from mirage.kernels.cpu.launch.linear import activation_number
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.pages import in_large_pages
@@ -25,6 +24,7 @@ from mirage.settings import num_threads
 
 #: columns of a panel, as C has it
 PANEL = 48
+_LAUNCHED = ("mi_dequantized", "mi_dequantized_groups", "mi_narrow_weights")
 
 
 class Arguments(ctypes.Structure):
@@ -49,30 +49,20 @@ class _Narrowing(ctypes.Structure):
 
 def compiled(*dtypes: np.dtype[Any]) -> Any:
     """The C that is compiled for the type of 16 bits among these; for any, if there is none."""
-    return _compiled("float16" if np.dtype(np.float16) in dtypes else "bfloat16")
+    half = "float16" if np.dtype(np.float16) in dtypes else "bfloat16"
+    return halves.compiled("dequantized", half, _LAUNCHED, _parts())
 
 
 @functools.cache
-def _compiled(half: str) -> Any:
-    source = f"#define MI_HALF {half}\n" + (HEADERS / "dequantized.c").read_text(encoding="utf-8")
-    parts = product_parts("float32", ("outer",))
-    library = toolchain.load(toolchain.compile(source, name="dequantized", parts=parts))
-    for function in (library.mi_dequantized, library.mi_dequantized_groups, library.mi_narrow_weights):
-        function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int], ctypes.c_int
-    library.mi_together.restype = ctypes.c_long
-    return library
-
-
-def _together(dtype: np.dtype[Any]) -> int:
-    """How many terms of the weights of a column lie side by side."""
-    return int(compiled(dtype).mi_together()) if dtype.itemsize == 2 else 1
+def _parts() -> tuple[str, ...]:
+    return product_parts("float32", ("outer",))
 
 
 def empty_panels(k: int, n: int, dtype: str = "int8", lead: Sequence[int] = ()) -> np.ndarray:
     """Memory for weights `[*lead, k, n]` of int8 or 16 bits as panels `[*lead, ceil(n / 48), ceil(k / t), 48 * t]`: t terms of a
     column lie side by side.
     """
-    panels, t = -(-n // PANEL), _together(ELEMENTS[dtype])
+    panels, t = -(-n // PANEL), compiled(ELEMENTS[dtype]).mi_together() if dtype in HALVES else 1
     lanes = -(-k // t)
     return in_large_pages(prod(lead) * panels * lanes * PANEL * t, ELEMENTS[dtype]).reshape(*lead, panels, lanes, PANEL * t)
 
@@ -136,7 +126,7 @@ def arguments(
     activation: str,
 ) -> Arguments:
     """The arguments of C; raises LibraryError for arrays that do not fit."""
-    n, (panels, lanes, _), t = out.shape[-1], packed.shape, _together(packed.dtype)
+    n, (panels, lanes, _), t = out.shape[-1], packed.shape, packed.shape[-1] // PANEL
     # of terms that fill up the last lane, nothing is read
     k = x.shape[-1] if x.ndim and -(-x.shape[-1] // t) == lanes else lanes * t
     check_product(x, (k, n if panels == -(-n // PANEL) else panels * PANEL), group, scale, bias, out)

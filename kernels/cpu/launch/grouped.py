@@ -55,6 +55,7 @@ def _arguments(inputs: Sequence[np.ndarray], out: np.ndarray, right: Sequence[in
 
 
 def error(status: int, rows: int) -> Exception:
+    """What a status of C means for so many rows."""
     if status == _WRONG_ENDS:
         return wrong_ends(_OPERATOR, rows)
     return MirageError(f"there is no memory for products of {rows} rows; use smaller sizes")

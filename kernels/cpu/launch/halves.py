@@ -44,12 +44,20 @@ class _InFloat32(ctypes.Structure):
 
 
 @functools.cache
-def _library(half: str) -> Any:
-    source = f"#define MI_HALF {half}\n" + (HEADERS / "halves.c").read_text(encoding="utf-8")
-    library = toolchain.load(toolchain.compile(source, name="halves"))
-    for function in (library.mi_convert, library.mi_in_float32):
+def compiled(name: str, half: str, launched: Sequence[str], parts: Sequence[str] = ()) -> Any:
+    """A C file, compiled for a type of 16 bits; functions that are `launched` take arguments, a pool and a number of threads.
+
+    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`.
+    """
+    source = f"#define MI_HALF {half}\n" + (HEADERS / f"{name}.c").read_text(encoding="utf-8")
+    library = toolchain.load(toolchain.compile(source, name=name, parts=parts))
+    for function in (getattr(library, f) for f in launched):
         function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int], ctypes.c_int
     return library
+
+
+def _library(half: str) -> Any:
+    return compiled("halves", half, ("mi_convert", "mi_in_float32"))
 
 
 def is_half(tensor: Any) -> bool:

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, ROOMS, program, run
+from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, HALVES, ROOMS, program, run
 
-SOURCE = BEGIN + '#include "attention.c"\n#include "mirage_gemm_dot.c"\n#include "mirage_gemm_outer.c"\n' + ROOMS + r"""
-/* Memory for n elements, of 16 bits if it is `half`, with the numbers that `real` tells. */
-static void *values(ptrdiff_t n, int half, float **real)
-{
-    float *own = room(n);
-    *real = own;
-    if (!half) return own;
-    const ptrdiff_t bytes = 2 * n, rounded = (bytes + 3) / 4;
-    mi_half *found = (mi_half *)((char *)room(rounded) + 4 * rounded - bytes);
-    for (ptrdiff_t i = 0; i < n; i++) found[i] = mi_narrow(mi_broadcast(own[i]))[0];
-    return found;
-}
-
+SOURCE = BEGIN + '#include "attention.c"\n#include "mirage_gemm_dot.c"\n#include "mirage_gemm_outer.c"\n' + ROOMS + HALVES + r"""
 static float at(const void *p, int half, ptrdiff_t i)
 {
-    return half ? mi_widen(((const mi_half *)p)[i] - (mi_half_vec){0})[0] : ((const float *)p)[i];
+    return half ? real_half(((const mi_half *)p)[i]) : ((const float *)p)[i];
 }
 
 /* Tokens before heads if it is `turned`; a bias for each row and head, for keys alone, or none. */

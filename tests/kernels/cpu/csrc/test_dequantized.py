@@ -4,24 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, ROOMS, program, run
+from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, HALVES, ROOMS, program, run
 
-SOURCE = BEGIN + '#include "dequantized.c"\n#include "mirage_gemm_outer.c"\n#include <string.h>\n' + ROOMS + r"""
-static mi_half half_of(float x) { return mi_narrow(mi_broadcast(x))[0]; }
-static float real_half(mi_half h) { return mi_widen(h - (mi_half_vec){0})[0]; }
-
-/* Memory for n elements, of 16 bits if it is `half`, with the numbers that `real` tells. */
-static void *values(ptrdiff_t n, int half, float **real)
-{
-    float *own = room(n);
-    *real = own;
-    if (!half) return own;
-    const ptrdiff_t bytes = 2 * n, rounded = (bytes + 3) / 4;
-    mi_half *found = (mi_half *)((char *)room(rounded) + 4 * rounded - bytes);
-    for (ptrdiff_t i = 0; i < n; i++) found[i] = half_of(own[i]);
-    return found;
-}
-
+SOURCE = BEGIN + '#include "dequantized.c"\n#include "mirage_gemm_outer.c"\n#include <string.h>\n' + ROOMS + HALVES + r"""
 /* Where the weight of a term and a column is, in packed weights of so many bytes. */
 static ptrdiff_t place(ptrdiff_t t, ptrdiff_t j, ptrdiff_t k, int bytes)
 {
