@@ -212,6 +212,23 @@ def _without_modulo(t: sympy.Expr, b: sympy.Expr) -> sympy.Expr:
     return t
 
 
+def rounded_up(dim: sympy.Expr) -> sympy.Expr:
+    """An expanded dim with c*k*ceil(x / k) for each c*x + c*(-x % k), as sizes are written that are padded to a multiple of k."""
+    for t in sympy.Add.make_args(dim):
+        for factor in sympy.Mul.make_args(t):
+            if not isinstance(factor, Modulo) or not factor.args[1].is_Integer:
+                continue
+            x, k = factor.args
+            cofactor = sympy.Mul(*(f for f in sympy.Mul.make_args(t) if f is not factor))
+            others = [o for o in sympy.Add.make_args(dim) if o is not t]
+            multiples = {o: q for o in others if (q := divide_term(o, cofactor)) is not None}
+            padded = sympy.Add(*multiples.values())
+            if Modulo(x + padded, k) == 0:
+                rest = sympy.Add(*(o for o in others if o not in multiples))
+                return rounded_up(sympy.expand(rest - cofactor * k * FloorDiv(-padded, k)))
+    return dim
+
+
 def _undominated(cls: type[_Extremum], args: tuple[sympy.Expr, ...]) -> tuple[sympy.Expr, ...]:
     """The operands, those of nested calls among them, in canonical order, without those that another dominates."""
     flat: dict[sympy.Expr, None] = {}

@@ -25,8 +25,9 @@ from mirage.ir.dims import symbols_of
 from mirage.torch.arguments import ordered
 from mirage.torch.caches import caches_in, places
 from mirage.torch.compiled import compiled_graph, sizes_to_tune
+from mirage.torch.constant_sizes import FormulaTooLarge, LimitFormulas
 from mirage.torch.guards import LEAST, Guards, Range, Shape, guards_of, hints
-from mirage.torch.log import FALLBACKS
+from mirage.torch.log import FALLBACKS, GRAPHS
 from mirage.torch.program import Bounds, Layout, Program, Unflatten
 from mirage.torch.weights import Weights
 from mirage.torch.writes import with_writes
@@ -67,9 +68,12 @@ class Call(torch.nn.Module):  # type: ignore[misc]
         #: where the result has the caches among the arguments, `places`, and for each of its parts which tensor of the call it
         #: is, `tensors`, None if none: in an object, as torch takes attributes of modules back
         self.found = SimpleNamespace(places=(), tensors=())
+        #: the numbers of a tensor and a dim whose sizes are constants in an export
+        self.constants: frozenset[tuple[int, int]] = frozenset()
 
     def forward(self, *tensors: Any) -> Any:
-        return self.with_tensors(tensors)
+        with LimitFormulas(tensors):
+            return self.with_tensors(tensors)
 
     def with_tensors(self, tensors: Sequence[Any]) -> Any:
         """What the model gives for these tensors; with it what became of caches among the arguments that it does not give."""
@@ -92,7 +96,17 @@ def export(call: Call, tensors: Sequence[Any], dynamic: bool = True) -> Any:
 
     Raises UnsupportedNode, which says where in the model, if torch cannot export it.
     """
-    dims = tuple(dict.fromkeys(range(t.ndim), torch.export.Dim.AUTO) for t in tensors)
+    while True:
+        try:
+            return _exported(call, tensors, dynamic)
+        except FormulaTooLarge as e:
+            call.constants |= e.dims
+            GRAPHS.info("%s; %d sizes are constants", e, len(call.constants))
+
+
+def _exported(call: Call, tensors: Sequence[Any], dynamic: bool) -> Any:
+    auto, static = torch.export.Dim.AUTO, torch.export.Dim.STATIC
+    dims = tuple({d: static if (k, d) in call.constants else auto for d in range(t.ndim)} for k, t in enumerate(tensors))
     shapes = (dims,) if dynamic and dims else None
     printed = io.StringIO()
     try:
@@ -100,6 +114,8 @@ def export(call: Call, tensors: Sequence[Any], dynamic: bool = True) -> Any:
         with _alone(), torch.no_grad(), contextlib.redirect_stderr(printed):
             program = torch.export.export(call, tuple(tensors), dynamic_shapes=shapes, strict=False)
             return program.run_decompositions(decompositions())
+    except FormulaTooLarge:
+        raise
     except Exception as e:
         FALLBACKS.debug("%s", printed.getvalue())
         raise UnsupportedNode(f"torch.export fails: {first_line(e)}{_line_of(e)}") from e

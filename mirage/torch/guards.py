@@ -107,6 +107,15 @@ def _without_minus(relation: str, left: Dim, right: Dim) -> SizeGuard:
     return SizeGuard(relation, sympy.Add(*(t for t in terms if t not in negative)), sympy.Add(*(-t for t in negative)))
 
 
+def _condition(guard: Any) -> SizeGuard | None:
+    """What torch demands of sizes; None where all sizes satisfy it. Raises an error for what is no relation of dims."""
+    if guard is sympy.true or isinstance(guard, sympy.Or) and any(_condition(part) is None for part in guard.args):
+        return None
+    found = _without_minus(_CLASSES[guard.func], converted(guard.lhs), converted(guard.rhs))
+    always = found.left == found.right and found.relation in ("==", "<=", ">=")
+    return None if always or found.holds({}) else found
+
+
 def guards_of(tensors: Sequence[Any]) -> Guards:
     """The guards of a program with these fake tensors as its inputs, of `torch.export`.
 
@@ -122,14 +131,12 @@ def guards_of(tensors: Sequence[Any]) -> Guards:
     for guard in environment.guards:
         # symbols that were found to be equal are written as one in the shapes
         for part in sympy.And.make_args(environment.replace(guard.expr)):
-            if part is sympy.true:
-                continue
             try:
-                condition = _without_minus(_CLASSES[part.func], converted(part.lhs), converted(part.rhs))
+                condition = _condition(part)
             except (KeyError, AttributeError, UnsupportedNode, DimError):
                 exact = True
                 continue
-            if condition.left != condition.right or condition.relation not in ("==", "<=", ">="):
+            if condition is not None:
                 conditions.append(condition)
     used = {s for dims in shapes for d in dims for s in symbols_of(d)}
     for s, found in environment.var_to_range.items():

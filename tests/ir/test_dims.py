@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mirage.errors import DimError, DTypeError
 from mirage.ir.dim_bounds import Interval, interval
+from mirage.ir.dim_functions import rounded_up
 from mirage.ir.dims import (
     ceil_div,
     check_complete,
@@ -216,6 +217,25 @@ def test_substitution_replaces_all_at_once() -> None:
 def test_what_is_simplified(text: str, simple: str) -> None:
     assert dim_text(to_dim(text)) == dim_text(to_dim(simple))
     assert len(dim_text(to_dim(text))) <= len(simple) + 2
+
+
+@pytest.mark.parametrize(
+    ("text", "simple"),
+    [
+        ("n + 63*n % 64", "64*((n + 63) // 64)"),
+        ("n + (7 - n % 7) % 7", "7*((n + 6) // 7)"),
+        ("b*n + b*(63*n % 64) + 5", "64*b*((n + 63) // 64) + 5"),
+        ("n//4 + (6*(n//4)) % 7 + m + m % 2", "7*((n + 24) // 28) + 2*((m + 1) // 2)"),
+        ("2*n + n % 2", "2*n + n % 2"),
+        ("n + 62*n % 64", "n + 62*n % 64"),
+    ],
+)
+def test_what_is_padded_is_rounded_up(text: str, simple: str) -> None:
+    found = rounded_up(to_dim(text))
+    assert dim_text(found) == dim_text(to_dim(simple))
+    for n in range(0, 200, 7):
+        sizes = {"n": n, "b": 3, "m": 5}
+        assert value_at(found, sizes) == value_at(to_dim(text), sizes)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from mirage.frontends.aten import (  # noqa: F401
 )
 from mirage.frontends.aten.fallback import call_operator
 from mirage.frontends.aten.table import LOWERINGS, Call
-from mirage.frontends.aten.types import JOINED, annotation_of, dim_of
+from mirage.frontends.aten.types import REPLACED, annotation_of, converted, dim_of
 from mirage.frontends.aten.updates import COPY, in_place, updates, written_inputs
 from mirage.frontends.calls import match_cast, shape
 from mirage.frontends.functions import recorded
@@ -79,11 +79,11 @@ class _Importer:
     def run(self, name: str) -> Imported:
         nodes = list(self.graph.graph.nodes)
         placeholders = [n for n in nodes if n.op == "placeholder"]
-        token = JOINED.set(_joined([n.meta.get("val") for n in placeholders]))
+        token = REPLACED.set(_replaced([n.meta.get("val") for n in placeholders]))
         try:
             return self._run(name, nodes, placeholders)
         finally:
-            JOINED.reset(token)
+            REPLACED.reset(token)
 
     def _run(self, name: str, nodes: Sequence[torch.fx.Node], placeholders: Sequence[torch.fx.Node]) -> Imported:
         attributes = [n for n in nodes if n.op == "get_attr" and isinstance(_attribute(self.graph, n), torch.Tensor)]
@@ -260,6 +260,29 @@ def _as(x: Any, wanted: Annotation) -> Any:
     if isinstance(wanted, ObjectType):
         raise UnsupportedNode("its result is of an element type that is not computed with")
     return match_cast(x, wanted)
+
+
+def _replaced(values: Sequence[Any]) -> dict[Dim, Dim]:
+    """Dims for formulas of the sizes of inputs, which are fake tensors and sizes."""
+    return {**_constants(values), **_joined(values)}
+
+
+def _constants(values: Sequence[Any]) -> dict[Dim, Dim]:
+    """Formulas that are constants, as guards say: the patches of an image are as many as the embeddings of their positions."""
+    sizes = [n for v in values for n in (v.shape if isinstance(v, torch.Tensor) else (v,)) if isinstance(n, torch.SymInt)]
+    found: dict[Dim, Dim] = {}
+    for guard in sizes[0].node.shape_env.guards if sizes else ():
+        if not isinstance(guard.expr, sympy.Eq):
+            continue
+        try:
+            left, right = converted(guard.expr.lhs), converted(guard.expr.rhs)
+        except UnsupportedNode:
+            continue
+        constant, formula = sympy.expand(left - right).as_coeff_Add()
+        factor, formula = formula.as_coeff_Mul()
+        if formula.free_symbols and not formula.is_Add and constant % factor == 0:
+            found[formula] = -constant // factor
+    return found
 
 
 def _joined(values: Sequence[Any]) -> dict[Dim, Dim]:

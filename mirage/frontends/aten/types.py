@@ -13,13 +13,14 @@ from torch.utils._sympy import functions as torch_dims
 
 from mirage.errors import UnsupportedNode
 from mirage.ir.annotations import Annotation, ObjectType, TupleType
+from mirage.ir.dim_functions import rounded_up
 from mirage.ir.dims import Dim, ceil_div, floor_div, maximum, minimum, modulo, symbol
 from mirage.ir.types import ELEMENTS, STORED_INTEGERS, TensorType
 
 #: element types that the graph IR computes with; tensors of others are objects, which only ATen's own calls look into
 NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in ELEMENTS if name not in STORED_INTEGERS}
-#: products of sizes of which a graph knows nothing but the product, and the dims that stand for them
-JOINED: ContextVar[Mapping[Dim, Dim]] = ContextVar("JOINED", default=MappingProxyType({}))
+#: formulas of sizes, and the dims that stand for them: products of which a graph knows nothing else, and what guards say are constants
+REPLACED: ContextVar[Mapping[Dim, Dim]] = ContextVar("REPLACED", default=MappingProxyType({}))
 
 
 def annotation_of(value: Any) -> Annotation:
@@ -46,7 +47,7 @@ def dim_of(size: int | torch.SymInt) -> Dim:
     if isinstance(size, int):
         return sympy.Integer(size)
     found = converted(size.node.expr)
-    return found.subs(JOINED.get()) if JOINED.get() else found
+    return found.subs(REPLACED.get()) if REPLACED.get() else found
 
 
 _FUNCTIONS = {
@@ -74,7 +75,7 @@ def converted(x: sympy.Expr) -> Dim:
         case sympy.Symbol():
             return symbol(x.name)
         case sympy.Add() | sympy.Mul():
-            return sympy.expand(x.func(*map(converted, x.args)))
+            return rounded_up(sympy.expand(x.func(*map(converted, x.args))))
         case sympy.Pow(exp=sympy.Integer() as exponent) if exponent > 0:
             return sympy.expand(converted(x.base) ** exponent)
         case torch_dims.PowByNatural(args=(base, sympy.Integer() as exponent)) if exponent > 0:
