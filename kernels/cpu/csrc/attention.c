@@ -164,8 +164,11 @@ static void cell(void *args, long index, int thread, void *scratch)
     (void)thread;
     const cells *c = args;
     const attention *a = c->a;
-    const ptrdiff_t row = index % c->bands * QUERIES, left = a->rows - row, rows = left < QUERIES ? left : QUERIES;
-    const ptrdiff_t head = index / c->bands % a->heads, batch = index / c->bands / a->heads, apart = whole(a->depth);
+    /* heads that share a bias follow each other, while it is in a cache */
+    const int shared = a->bias && !a->bias_step[1];
+    const ptrdiff_t band = shared ? index / a->heads % c->bands : index % c->bands, row = band * QUERIES;
+    const ptrdiff_t head = shared ? index % a->heads : index / c->bands % a->heads, batch = index / c->bands / a->heads;
+    const ptrdiff_t left = a->rows - row, rows = left < QUERIES ? left : QUERIES, apart = whole(a->depth);
     const ptrdiff_t k_at = batch * a->k_step[0] + head * a->k_step[1], v_at = batch * a->v_step[0] + head * a->v_step[1];
     workspace r;
     lay_out(a, scratch, &r);

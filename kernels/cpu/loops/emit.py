@@ -10,6 +10,7 @@ from mirage.ir.loops.program import LoopProgram
 from mirage.ir.loops.regroup import regrouped
 from mirage.ir.loops.share import shared_reductions
 from mirage.ir.loops.simplify import simplify_program
+from mirage.ir.loops.split import with_split_outputs
 from mirage.ir.loops.traverse import reads_of, walk
 from mirage.ir.types import TensorType
 from mirage.kernels.cpu.emit.writer import Writer, comment_text, without_unused
@@ -43,7 +44,7 @@ class Source:
 
 def emit(program: LoopProgram) -> Source:
     """The C source of a loop program."""
-    whole = regrouped(simplify_program(program))
+    whole = with_split_outputs(regrouped(simplify_program(program)))
     shared = shared_reductions(whole)
     program = simplify_program(shared)
     values = {n.dtype for _, s in program.stages for n in walk(s.body)}

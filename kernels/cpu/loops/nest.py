@@ -53,6 +53,8 @@ class NestEmitter:
         shape = next(iter(self.stages.values())).shape
         if self.split:
             self.group = last_long(shape)
+            self.split = (whole := self._whole_rows(shape)) == self.group
+            self.group = whole
         self.rows = sympy.expand(sympy.prod(shape[: self.group]))
         self.columns = shape[self.group] if self.split else sympy.Integer(1)
         #: memory for one row: (C pointer, C type, elements)
@@ -67,6 +69,17 @@ class NestEmitter:
         if any(len(s.shape) != self.group for s in stages) or last_long(stages[0].shape) < 0:
             return False
         return all(along_output(s) for s in stages if s.reduce)
+
+    def _whole_rows(self, shape: Sequence[Dim]) -> int:
+        """The first group dims, if those behind them and the last one are few elements, of which a cell then has all: a row's
+        indices are computed less often.
+        """
+        first = self.group
+        if len(self.stages) > 1 or any(s.reduce or strides_through(s) for s in self.stages.values()):
+            return first
+        while first and all(d.is_Integer for d in shape[first - 1 :]) and sympy.prod(shape[first - 1 :]) <= CELL:
+            first -= 1
+        return first
 
     def _keep(self, name: str, stage: TensorExpr) -> None:
         """Where the nest keeps a stage: in a variable, or in scratch memory for one row."""

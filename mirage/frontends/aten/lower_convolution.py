@@ -41,7 +41,7 @@ def _convolution(
     elif are_windows():
         y = as_shape(convolution(x, weight, stride, padding, padding, dilation, groups), c.shape)
     elif patches and groups == 1:
-        y = _patches(c, x, weight)
+        return _patches(c, x, weight, bias)
     elif rank == 1 and kernel[0] <= _TAPS and (groups == 1 or (weight.shape[1] == 1 and weight.shape[0] == groups)):
         y = _taps(c, x, weight, stride[0], padding[0], dilation[0], groups)
     else:
@@ -49,8 +49,8 @@ def _convolution(
     return y if bias is None else y + bias.reshape(-1, *(1,) * rank)
 
 
-def _patches(c: Call, x: Any, weight: Any) -> Any:
-    """Windows that lie side by side: each is a row of a matrix."""
+def _patches(c: Call, x: Any, weight: Any, bias: Any) -> Any:
+    """Windows that lie side by side: each is a row of a matrix, to whose product the bias is added as to any other."""
     kernel, places, rank = weight.shape[2:], c.shape[2:], weight.ndim - 2
     batch, channels = x.shape[:2]
     x = window(x, (batch, channels, *(n * k for n, k in zip(places, kernel, strict=True))))
@@ -58,6 +58,7 @@ def _patches(c: Call, x: Any, weight: Any) -> Any:
     x = ops.transpose(x, (0, *range(2, 2 + 2 * rank, 2), 1, *range(3, 3 + 2 * rank, 2)))
     rows = x.reshape(batch, size_of(places), channels * prod(kernel))
     y = product(rows, weight.reshape(weight.shape[0], size_of(weight.shape[1:])).swapaxes(0, 1))
+    y = y if bias is None else y + bias
     return y.swapaxes(1, 2).reshape(batch, weight.shape[0], *places)
 
 

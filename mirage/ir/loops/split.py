@@ -1,7 +1,8 @@
-"""Reductions over a dim that a reshape has joined, over the dims that it was joined of.
+"""Loops over a dim that a reshape has joined, as loops over the dims that it was joined of.
 
 A mean over `[b, groups, c/groups * h * w]` of a tensor `[b, c, h, w]` reads at `r // (h*w)`, `r // w % h` and `r % w`: divisions
-for each element, of which no two are known to lie side by side. Over three loops, it reads where they stand.
+for each element, of which no two are known to lie side by side. Over three loops, it reads where they stand. So does a copy of
+the patches of an image, whose elements stay where they are in memory when it is written under more dims.
 """
 
 from __future__ import annotations
@@ -14,34 +15,65 @@ import sympy
 
 from mirage.ir.dims import Dim
 from mirage.ir.loops.analysis import digit_of
-from mirage.ir.loops.program import TensorExpr
+from mirage.ir.loops.program import LoopProgram, TensorExpr
 from mirage.ir.loops.scalars import Loop, Scalar, size
 from mirage.ir.loops.simplify import simplify_stage
-from mirage.ir.loops.traverse import substitute, walk
+from mirage.ir.loops.traverse import reads_of, substitute, walk
 from mirage.ir.polynomials import divide
+
+
+#: the shortest loop that is worth being the innermost one
+_SHORTEST = 8
 
 
 def with_split_reductions(stage: TensorExpr) -> TensorExpr:
     """The stage with a loop for each of the digits of its reductions' loops that its body reads at, in the same order."""
     if not stage.reduce or stage.combiner.startswith("arg"):
         return stage
-    names = (f"r{k}" for k in count() if f"r{k}" not in {*stage.loops, *stage.symbols()})
-    loops: list[tuple[str, Dim]] = []
+    loops, whole = _split(stage, stage.reduce, "r")
+    if len(loops) == len(stage.reduce):
+        return stage
+    return simplify_stage(replace(stage, reduce=tuple(loops), body=substitute(stage.body, whole)))
+
+
+def with_split_outputs(program: LoopProgram) -> LoopProgram:
+    """The program with a loop for each of the digits of the loops of outputs, where these are no reductions and nothing reads
+    them. The outputs have other shapes of the same elements in the same order.
+    """
+    read = {r.tensor for _, s in program.stages for r in reads_of(s.body)}
+    return replace(program, stages=tuple((n, s if n in read else _with_split_output(s)) for n, s in program.stages))
+
+
+def _with_split_output(stage: TensorExpr) -> TensorExpr:
+    if stage.reduce:
+        return stage
+    loops, whole = _split(stage, list(zip(stage.loops, stage.shape, strict=True)), "i")
+    shortest = loops[-1][1] if loops else None
+    if len(loops) == len(stage.loops) or shortest.is_Integer and shortest < _SHORTEST:
+        return stage
+    names, shape = zip(*loops, strict=True)
+    return simplify_stage(replace(stage, shape=shape, loops=names, body=substitute(stage.body, whole)))
+
+
+def _split(
+    stage: TensorExpr, loops: Sequence[tuple[str, Dim]], prefix: str
+) -> tuple[list[tuple[str, Dim]], dict[str, Scalar]]:
+    """Loops for the digits of these loops of a stage, and each of these in terms of its digits."""
+    names = (f"{prefix}{k}" for k in count() if f"{prefix}{k}" not in {*stage.extents, *stage.symbols()})
+    found: list[tuple[str, Dim]] = []
     whole: dict[str, Scalar] = {}
-    for name, extent in stage.reduce:
+    for name, extent in loops:
         units = _units(stage.body, name, extent)
         at: Scalar | None = None
         for unit, above in zip([*units, sympy.Integer(1)], [extent, *units], strict=True):
             times = divide(above, unit)
             assert times is not None
-            loops.append((digit := next(names), times))
+            found.append((digit := next(names), times))
             part = Loop(digit) * size(unit)
             at = part if at is None else at + part
         assert at is not None
         whole[name] = at
-    if len(loops) == len(stage.reduce):
-        return stage
-    return simplify_stage(replace(stage, reduce=tuple(loops), body=substitute(stage.body, whole)))
+    return found, whole
 
 
 def _units(body: Scalar, loop: str, extent: Dim) -> Sequence[Dim]:
