@@ -115,6 +115,7 @@ def _differ(a: Any, b: Any, narrow: bool, chooses: bool) -> str | None:
         rows = errors.amax(-1).flatten().sort().values
         errors = rows[: -int(len(rows) * (1 - _ROWS)) or None]
     error, largest = float(errors.max()), float(y[finite].abs().max())
-    if error <= max(share, _NARROW * narrow) * (largest or 1):
+    # numbers below the smallest normal one have fewer digits
+    if error <= max(share, _NARROW * narrow) * (largest or 1) + torch.finfo(b.dtype).tiny:
         return None
     return f"differs by {error:.3g}, where the largest element is {largest:.3g}"

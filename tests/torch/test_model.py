@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 import mirage.torch  # noqa: E402
 from mirage.errors import BudgetError, DimError, GuardError, InputError, SettingError, UnknownTarget, UnsupportedNode  # noqa: E402
 from mirage.logs import configure  # noqa: E402
+from mirage.torch.compare import difference  # noqa: E402
 from tests.kernels.kernels import in_threads  # noqa: E402
 
 FAST: dict[str, Any] = {"without": ("superoptimize",), "background": False, "cache": False}
@@ -422,3 +423,8 @@ def test_a_model_is_tuned_at_the_sizes_of_its_first_call() -> None:
     exported = torch.export.export(model, (torch.randn(7, 5, 8),), dynamic_shapes=dynamic)
     called: Any = mirage.compile(exported, bounds={"input": {0: 6}}, without=("superoptimize",))
     assert list(called.programs[0].graph.sizes.values()) == [5]
+
+
+def test_numbers_below_the_smallest_normal_one_may_be_rounded_otherwise() -> None:
+    assert difference(torch.tensor([3e-39]), torch.tensor([2e-39])) is None
+    assert difference(torch.tensor([3e-37]), torch.tensor([2e-37])) is not None

@@ -13,8 +13,9 @@ computes in float64 (`widen`).
 Lifted is what pays for the memory that is then kept: a result of known shape, not larger than the constants that it is made
 of, or the weights of a convolution, such as those of int8 that are dequantized: these are read as float32 alone, and packed, in
 every call if not once. What only reads a constant in another order (reshapes, transposes) stays, as kernels do so for free, but
-where a library function or all rounds of a loop read it, for which it would be made in every call. What the main function
-returns, and what an effect may write to, is computed anew in every call.
+where a library function or all rounds of a loop read it, for which it would be made in every call, and where it is the matrix of
+a product: such matrices are packed. What the main function returns, and what an effect may write to, is computed anew in every
+call.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ def choose(function: Function, constant: Mapping[Var, Binding]) -> tuple[list[Va
     """Which of the constant values are prepared, in order, and which are computed in every call nevertheless."""
     handed_out = set(_handed_out(function))
     in_order = set(_read_in_order(function))
+    matrices = set(_matrices(function, constant))
     convolved = {b.value.args[1] for b in function.bindings if isinstance(b.value, OpCall) and b.value.op == "convolution"}
     results: set[Var] = set()
     kept: set[Var] = set()
@@ -99,7 +101,8 @@ def choose(function: Function, constant: Mapping[Var, Binding]) -> tuple[list[Va
         made = constant[v].value
         is_view = isinstance(made, OpCall) and made.op in VIEWS and v not in in_order
         # another shape or order costs nothing, and others may see through it
-        pays = not is_view and v not in handed_out and _is_computed(v, constant, in_order=v in in_order)
+        pays = v in matrices or not is_view and _is_computed(v, constant, in_order=v in in_order)
+        pays = pays and v not in handed_out
         if pays and (v in convolved or no_larger(v, constant)):
             results.add(v)
         else:
@@ -115,6 +118,19 @@ def _read_in_order(function: Function) -> Iterator[Var]:
             yield from variables(b.value)
         elif isinstance(b.value, Loop):
             yield from (a for a in b.value.args[_first_invariant(b.value) :] if isinstance(a, Var))
+
+
+def _matrices(function: Function, constant: Mapping[Var, Binding]) -> Iterator[Var]:
+    """Views of constants that products have as their matrices, as they are or transposed."""
+    for b in function.bindings:
+        if not isinstance(b.value, OpCall) or b.value.op != "matmul" or b.value.args[1] not in constant:
+            continue
+        matrix = b.value.args[1]
+        made = constant[matrix].value
+        if isinstance(made, OpCall) and made.op == "transpose" and dict(made.attrs)["perm"] == (1, 0):
+            (matrix,) = made.args
+        if matrix in constant and matrix.annotation.rank == 2 and _origin(matrix, constant)[0] <= set(VIEWS):
+            yield matrix
 
 
 def _first_invariant(loop: Loop) -> int:

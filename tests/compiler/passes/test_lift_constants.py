@@ -77,6 +77,29 @@ def main(x: float32[n, 3], w: float32[4, 3]):
     assert prepared(after(text, lift_constants.run, context=Context(constants=("w",)))) == lifted
 
 
+@pytest.mark.parametrize(
+    ("views", "lifted"),
+    [
+        ("m = reshape(w, shape=(6, 4))\n        u = transpose(m, perm=(1, 0))", ["reshape", "MakeTuple"]),
+        ("m = transpose(w, perm=(2, 1, 0))\n        u = reshape(m, shape=(4, 6))", ["transpose", "reshape", "MakeTuple"]),
+        ("u = transpose(v, perm=(1, 0))", None),
+    ],
+)
+def test_the_matrix_of_a_product_is_made_once_but_for_its_transpose(views: str, lifted: list[str] | None) -> None:
+    text = f"""
+def main(x: float32[n, 4], w: float32[6, 2, 2], v: float32[6, 4]):
+    with dataflow():
+        {views}
+        y = matmul(x, u)
+    return y
+"""
+    context = Context(constants=("w", "v"))
+    m = after(text, lift_constants.run, dead_code.run, context=context)
+    assert prepared(m) == lifted
+    args = random_arrays(0, (3, 4), (6, 2, 2), (6, 4))
+    assert_equal(run_prepared(m, *args), evaluate(parse_module(text), *args))
+
+
 def test_again_changes_nothing() -> None:
     context = Context(constants=("w", "v"))
     m = after(TWO, lift_constants.run, context=context)

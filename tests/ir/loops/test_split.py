@@ -19,11 +19,11 @@ from mirage.ir.loops.interpret import run_loops
 from mirage.ir.loops.program import LoopProgram, TensorExpr, single
 from mirage.ir.loops.scalars import Binary, Const, Loop, Operand, Scalar, size
 from mirage.ir.loops.simplify import simplify
-from mirage.ir.loops.split import with_split_reductions
+from mirage.ir.loops.split import with_split_outputs, with_split_reductions
 from mirage.ir.loops.traverse import walk
 from mirage.ir.types import tensor
 
-R, AT = Loop("r"), Loop("i")
+R, AT, J = Loop("r"), Loop("i"), Loop("j")
 N, W = symbol("n"), symbol("w")
 
 
@@ -32,6 +32,11 @@ def reduced(index: tuple[Any, ...], x: Any, extent: Any, combiner: str = "sum", 
     dtype = "int64" if combiner.startswith("arg") else "float32"
     stage = TensorExpr((sympy.Integer(2),), dtype, ("i",), body, (("r", sympy.sympify(extent)),), combiner)
     return single("reduced", [x], stage)
+
+
+def written(rows: Any, columns: Any, index: tuple[Any, ...], x: Any) -> LoopProgram:
+    shape = (sympy.sympify(rows), sympy.sympify(columns))
+    return single("written", [x], TensorExpr(shape, "float32", ("i", "j"), Operand("x0", x)[index]))
 
 
 #: name -> a reduction over r, and the extents of the loops that it is split into
@@ -62,6 +67,27 @@ def test_a_loop_per_digit(name: str) -> None:
     (before,) = run_loops(program, [x], sizes)
     (after,) = run_loops(single("split", program.input_types, split), [x], sizes)
     np.testing.assert_array_equal(before, after)
+
+
+#: name -> what is written at (i, j), and the shape that it is written in
+OUTPUTS: dict[str, tuple[LoopProgram, list[Any]]] = {
+    "patches": (written(N, 24, (J // 8, AT * 8 + J % 8), tensor(3, "8*n")), [N, 3, 8]),
+    "of two dims": (written(6 * N, 16, (AT % size(N), AT // size(N), J), tensor("n", 6, 16)), [6, N, 16]),
+    "interleaved": (written(N, 8, (AT, J % 2, J // 2), tensor("n", 2, 4)), [N, 8]),
+    "no digits": (written(N, 8, (AT, J), tensor("n", 8)), [N, 8]),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_output_has_a_loop_per_digit(name: str) -> None:
+    program, wanted = OUTPUTS[name]
+    ((_, split),) = with_split_outputs(program).stages
+    assert list(split.shape) == wanted
+    shape = [evaluate(d, {"n": 5}) for d in program.input_types[0].shape]
+    array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    (before,) = run_loops(program, [array], {"n": 5})
+    (after,) = run_loops(single("split", program.input_types, split), [array], {"n": 5})
+    np.testing.assert_array_equal(before, after.reshape(before.shape))
 
 
 def digits(data: st.DataObject, loops: dict[str, int]) -> Scalar:
