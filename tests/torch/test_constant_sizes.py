@@ -89,3 +89,21 @@ def test_a_size_that_is_padded_to_whole_chunks_is_one_program() -> None:
     for steps in (20, 31, 9, 101):
         check(run, model, torch.randn(2, steps, 5))
     assert [p.imported.fallback.total() for p in run.programs] == [0]
+
+
+@pytest.mark.parametrize(
+    ("options", "programs"),
+    [
+        ({"kernel_size": 1000, "ceil_mode": True}, 1),
+        ({"kernel_size": 30, "ceil_mode": True, "divisor_override": 3}, 1),
+        ({"kernel_size": (7, 1000), "ceil_mode": True}, 2),
+        ({"kernel_size": (7, 11)}, 2),
+    ],
+)
+def test_a_window_of_a_whole_image(options: dict[str, Any], programs: int) -> None:
+    model = torch.nn.AvgPool2d(**options)
+    run = compiled(model, strict=True)
+    for shape in ((2, 3, 7, 11), (5, 3, 7, 11), (2, 4, 15, 23)):
+        check(run, model, torch.randn(shape))
+    assert len(run.programs) == programs
+    assert not any(p.imported.fallback for p in run.programs)

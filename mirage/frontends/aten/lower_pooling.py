@@ -13,7 +13,8 @@ from mirage.frontends.aten.table import Call, lowers
 from mirage.frontends.convolutions import are_windows, max_pool, sum_pool
 from mirage.frontends.imported import as_tensor, unsupported
 from mirage.frontends.proxy import apply
-from mirage.frontends.shapes import as_shape
+from mirage.frontends.shapes import as_shape, window
+from mirage.ir.dims import minimum, to_dim
 from mirage.ir.types import DTYPES, ELEMENTS, largest
 
 
@@ -153,7 +154,9 @@ def _avg_pool(
 ) -> Any:  # fmt: skip
     windows = Windows(c, kernel, stride, padding, (1,), int(c.name.split("pool")[1][0]))
     wide, edges = "float64" if c.dtype == "float64" else "float32", windows.padding
-    if ceil_mode:
+    if all(n == 1 for n in windows.places) and not any(edges):
+        total = _first_window(c.tensor(x, wide), windows)
+    elif ceil_mode:
         elements, within = windows.of(x)
         total = graph_ops.where(within, c.tensor(elements, wide), 0).sum(-1)
     else:
@@ -170,3 +173,10 @@ def _avg_pool(
         extent = windows.along(end - begin, k)
         count = extent if k == 0 else count * extent
     return c.tensor(total / c.tensor(count, total.dtype))
+
+
+def _first_window(x: Any, windows: Windows) -> Any:
+    """The sum of the window at the start of a tensor, beyond which it may go: users pool whole images by windows that are larger."""
+    lead = x.ndim - windows.rank
+    sizes = (minimum(to_dim(n), to_dim(k)) for n, k in zip(x.shape[lead:], windows.kernel, strict=True))
+    return window(x, (*x.shape[:lead], *sizes)).sum(tuple(range(lead, x.ndim)), keepdims=True)
