@@ -213,6 +213,12 @@ def _stored(run: _Run) -> None:
     _row_by_row(run, "stored", StoredRow, measure(run.names, _say), lambda r: NAMES.index(r.case), section)
 
 
+def _architectures(run: _Run) -> None:
+    from benchmarks.flow.architectures import ArchitectureRow, measure, section
+
+    _row_by_row(run, "architectures", ArchitectureRow, measure(run.names, _say), lambda r: r.name, section)
+
+
 def _bfloat16(run: _Run) -> None:
     from benchmarks.flow.bfloat16 import Bfloat16Row, measure, section
     from benchmarks.flow.models import CASES
@@ -327,6 +333,7 @@ PARTS: Mapping[str, Callable[[_Run], None]] = {
     "overhead": _overhead,
     "compiler": _compiler,
     "flow": _flow,
+    "architectures": _architectures,
     "networks": _networks,
     "relay": _relay,
     "gradients": _gradients,

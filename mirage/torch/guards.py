@@ -109,7 +109,7 @@ def _without_minus(relation: str, left: Dim, right: Dim) -> SizeGuard:
 
 def _condition(guard: Any) -> SizeGuard | None:
     """What torch demands of sizes; None where all sizes satisfy it. Raises an error for what is no relation of dims."""
-    if guard is sympy.true or isinstance(guard, sympy.Or) and any(_condition(part) is None for part in guard.args):
+    if guard is sympy.true or (isinstance(guard, sympy.Or) and any(_condition(part) is None for part in guard.args)):
         return None
     found = _without_minus(_CLASSES[guard.func], converted(guard.lhs), converted(guard.rhs))
     always = found.left == found.right and found.relation in ("==", "<=", ">=")

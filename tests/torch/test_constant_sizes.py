@@ -52,6 +52,19 @@ class Patches(torch.nn.Module):  # type: ignore[misc, name-defined]
         return torch.cat([self.first.expand(x.shape[0], -1, -1), x], 1) + self.positions
 
 
+class Overlapping(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Patches that overlap, each with the embedding of one of 9 positions, as those of spectrograms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.patches = torch.nn.Conv2d(1, 8, 4, 3)
+        self.positions = torch.nn.Parameter(torch.randn(9, 8))
+
+    def forward(self, x: Any) -> Any:
+        return self.patches(x[:, None]).flatten(2).transpose(1, 2) + self.positions
+
+
 class Chunks(torch.nn.Module):  # type: ignore[misc, name-defined]
     """A recurrence over chunks of 8 steps, the last of which is padded, as linear attention's."""
 
@@ -75,10 +88,16 @@ def test_sizes_in_large_formulas_are_constants_and_the_batch_is_none() -> None:
     assert [str(p.guards.shapes[0][1:3]) for p in run.programs] == ["(32, 44)", "(13, 30)"]
 
 
-def test_formulas_that_guards_say_are_constants_are_computed_with_as_such() -> None:
-    model = Patches()
+@pytest.mark.parametrize(
+    ("model", "shapes"),
+    [
+        (Patches(), ((2, 3, 16, 16), (4, 3, 8, 32), (1, 3, 18, 19))),
+        (Overlapping(), ((2, 10, 11), (3, 11, 10), (1, 10, 10))),
+    ],
+)
+def test_formulas_that_guards_say_are_constants_are_computed_with_as_such(model: Any, shapes: Any) -> None:
     run = compiled(model, strict=True)
-    for shape in ((2, 3, 16, 16), (4, 3, 8, 32), (1, 3, 18, 19)):
+    for shape in shapes:
         check(run, model, torch.randn(shape))
     assert [p.imported.fallback.total() for p in run.programs] == [0] * len(run.programs)
 

@@ -101,7 +101,7 @@ def choose(function: Function, constant: Mapping[Var, Binding]) -> tuple[list[Va
         made = constant[v].value
         is_view = isinstance(made, OpCall) and made.op in VIEWS and v not in in_order
         # another shape or order costs nothing, and others may see through it
-        pays = v in matrices or not is_view and _is_computed(v, constant, in_order=v in in_order)
+        pays = v in matrices or (not is_view and _is_computed(v, constant, in_order=v in in_order))
         pays = pays and v not in handed_out
         if pays and (v in convolved or no_larger(v, constant)):
             results.add(v)
@@ -123,13 +123,14 @@ def _read_in_order(function: Function) -> Iterator[Var]:
 def _matrices(function: Function, constant: Mapping[Var, Binding]) -> Iterator[Var]:
     """Views of constants that products have as their matrices, as they are or transposed."""
     for b in function.bindings:
-        if not isinstance(b.value, OpCall) or b.value.op != "matmul" or b.value.args[1] not in constant:
+        matrix = b.value.args[1] if isinstance(b.value, OpCall) and b.value.op == "matmul" else None
+        if not isinstance(matrix, Var) or matrix not in constant:
             continue
-        matrix = b.value.args[1]
         made = constant[matrix].value
         if isinstance(made, OpCall) and made.op == "transpose" and dict(made.attrs)["perm"] == (1, 0):
-            (matrix,) = made.args
-        if matrix in constant and matrix.annotation.rank == 2 and _origin(matrix, constant)[0] <= set(VIEWS):
+            matrix = made.args[0]
+        is_matrix = isinstance(t := matrix.annotation, TensorType) and t.rank == 2
+        if isinstance(matrix, Var) and matrix in constant and is_matrix and _origin(matrix, constant)[0] <= set(VIEWS):
             yield matrix
 
 

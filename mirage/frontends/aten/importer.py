@@ -280,7 +280,7 @@ def _constants(values: Sequence[Any]) -> dict[Dim, Dim]:
             continue
         constant, formula = sympy.expand(left - right).as_coeff_Add()
         factor, formula = formula.as_coeff_Mul()
-        if formula.free_symbols and not formula.is_Add and constant % factor == 0:
+        if formula.free_symbols and constant % factor == 0:
             found[formula] = -constant // factor
     return found
 

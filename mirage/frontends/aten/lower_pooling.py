@@ -176,7 +176,7 @@ def _avg_pool(
 
 
 def _first_window(x: Any, windows: Windows) -> Any:
-    """The sum of the window at the start of a tensor, beyond which it may go: users pool whole images by windows that are larger."""
+    """The sum of the window at the start of a tensor, beyond which it may go: users pool images by windows that are larger."""
     lead = x.ndim - windows.rank
     sizes = (minimum(to_dim(n), to_dim(k)) for n, k in zip(x.shape[lead:], windows.kernel, strict=True))
     return window(x, (*x.shape[:lead], *sizes)).sum(tuple(range(lead, x.ndim)), keepdims=True)

@@ -19,7 +19,7 @@ from mirage.ir.types import ELEMENTS, STORED_INTEGERS, TensorType
 
 #: element types that the graph IR computes with; tensors of others are objects, which only ATen's own calls look into
 NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in ELEMENTS if name not in STORED_INTEGERS}
-#: formulas of sizes, and the dims that stand for them: products of which a graph knows nothing else, and what guards say are constants
+#: formulas of sizes, and the dims that stand for them: products of which a graph knows nothing else, and constants by guards
 REPLACED: ContextVar[Mapping[Dim, Dim]] = ContextVar("REPLACED", default=MappingProxyType({}))
 
 

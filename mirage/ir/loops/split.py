@@ -21,7 +21,6 @@ from mirage.ir.loops.simplify import simplify_stage
 from mirage.ir.loops.traverse import reads_of, substitute, walk
 from mirage.ir.polynomials import divide
 
-
 #: the shortest loop that is worth being the innermost one
 _SHORTEST = 8
 
@@ -49,7 +48,7 @@ def _with_split_output(stage: TensorExpr) -> TensorExpr:
         return stage
     loops, whole = _split(stage, list(zip(stage.loops, stage.shape, strict=True)), "i")
     shortest = loops[-1][1] if loops else None
-    if len(loops) == len(stage.loops) or shortest.is_Integer and shortest < _SHORTEST:
+    if shortest is None or len(loops) == len(stage.loops) or (shortest.is_Integer and shortest < _SHORTEST):
         return stage
     names, shape = zip(*loops, strict=True)
     return simplify_stage(replace(stage, shape=shape, loops=names, body=substitute(stage.body, whole)))
