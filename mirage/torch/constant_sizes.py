@@ -15,15 +15,15 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-#: operations in the formula of a size; Swin's first layer has some of 81, after 9 seconds, its second of 121, after 34
-_LARGEST = 50
+#: quotients and remainders in the formula of a size: those of Swin's second layer of windows take half a minute
+_LARGEST = 32
 
 
 class FormulaTooLarge(Exception):
     """A formula of sizes is too large; `dims` are those that it is of, as the numbers of a tensor and of a dim."""
 
     def __init__(self, formula: sympy.Expr, dims: frozenset[tuple[int, int]]) -> None:
-        super().__init__(f"a size is {formula.count_ops()} operations of other sizes")
+        super().__init__(f"a size has {_functions(formula)} quotients and remainders of others")
         self.dims = dims
 
 
@@ -43,7 +43,7 @@ class LimitFormulas(TorchFunctionMode):  # type: ignore[misc]
             for formula in _formulas(t):
                 if formula in self._small:
                     continue
-                if formula.count_ops() > _LARGEST:
+                if _functions(formula) > _LARGEST:
                     raise FormulaTooLarge(formula, self._dims(formula))
                 self._small.add(formula)
         return result
@@ -58,6 +58,10 @@ class LimitFormulas(TorchFunctionMode):  # type: ignore[misc]
             for d, n in enumerate(t.shape)
             if isinstance(n, torch.SymInt) and n.node.expr.free_symbols & often
         )
+
+
+def _functions(formula: sympy.Expr) -> int:
+    return sum(isinstance(x, sympy.Function) for x in sympy.preorder_traversal(formula))
 
 
 def _formulas(value: Any) -> list[sympy.Expr]:

@@ -100,6 +100,9 @@ def export(call: Call, tensors: Sequence[Any], dynamic: bool = True) -> Any:
         try:
             return _exported(call, tensors, dynamic)
         except FormulaTooLarge as e:
+            if e.dims <= call.constants:
+                # it is of sizes that data decide
+                raise UnsupportedNode(f"torch.export fails: {e}") from e
             call.constants |= e.dims
             GRAPHS.info("%s; %d sizes are constants", e, len(call.constants))
 

@@ -336,6 +336,33 @@ def run(main: Path, *arguments: str, runner: Sequence[str] = ()) -> Outcome:
     return Outcome(done.returncode, done.stderr)
 
 
+def check_clean(build: str, source: str, *arguments: str) -> None:
+    """A program of C ends well in a build, and its sanitizers say nothing."""
+    done = run(program(build, source), *arguments, runner=FOREIGN[build].runner if build in FOREIGN else ())
+    assert done.status == 0 and not done.text, done.text
+
+
+def check_caught(build: str, source: str, *arguments: str, text: str) -> None:
+    """The sanitizer of a build ends a program of C, and says so."""
+    done = run(program(build, source), *arguments)
+    assert done.status != 0 and text in done.text
+
+
+def as_level(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a level of x86-64 a build; skips the test on a processor below it."""
+    if platform.machine() != "x86_64":
+        pytest.skip("these are levels of x86-64")
+    has = " ".join(shipped.cpuinfo())
+    if (level == "x86-64-v4" and "avx512bw" not in has) or (level == "x86-64-v3" and "avx2" not in has):
+        pytest.skip(f"this processor is below {level}")
+    monkeypatch.setitem(FOREIGN, level, Foreign("cc", level))
+
+
+def as_arm(processor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a processor of ARM's, whose programs are emulated, a build."""
+    monkeypatch.setitem(FOREIGN, processor, Foreign(FOREIGN["aarch64"].command, processor, FOREIGN["aarch64"].runner))
+
+
 class Tensor:
     """The memory of a kernel-level tensor over these axes (dims of several axes are contiguous): NaN, and NaN in gaps."""
 

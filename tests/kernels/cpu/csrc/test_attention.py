@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, HALVES, ROOMS, program, run
+from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, HALVES, ROOMS, check_caught, check_clean
 
 SOURCE = BEGIN + '#include "attention.c"\n#include "mirage_gemm_dot.c"\n#include "mirage_gemm_outer.c"\n' + ROOMS + HALVES + r"""
 static float at(const void *p, int half, ptrdiff_t i)
@@ -98,18 +98,15 @@ SOURCES = {half: f"#define MI_HALF {half}\n{SOURCE}" for half in ("bfloat16", "f
 @pytest.mark.parametrize("half", SOURCES)
 def test_under_sanitizers(half: str, build: str, threads: str) -> None:
     assert build in BUILDS
-    done = run(program(build, SOURCES[half]), threads)
-    assert done.status == 0 and not done.text, done.text
+    check_clean(build, SOURCES[half], threads)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("build", FOREIGN)
 @pytest.mark.parametrize("half", SOURCES)
 def test_by_other_compilers(half: str, build: str) -> None:
-    done = run(program(build, SOURCES[half]), "3", runner=FOREIGN[build].runner)
-    assert done.status == 0 and not done.text, done.text
+    check_clean(build, SOURCES[half], "3")
 
 
 def test_values_that_end_too_early_are_found() -> None:
-    done = run(program("address", SOURCE), "1", "wrong")
-    assert done.status != 0 and "heap-buffer-overflow" in done.text
+    check_caught("address", SOURCE, "1", "wrong", text="heap-buffer-overflow")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, ROOMS, program, run
+from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, ROOMS, check_caught, check_clean
 
 CODE = r"""
 #include "convolution.c"
@@ -105,17 +105,14 @@ CASES = [("float", "address", "0"), ("float", "thread", "3"), ("double", "native
 @pytest.mark.parametrize(("real", "build", "threads"), CASES)
 def test_under_sanitizers(real: str, build: str, threads: str) -> None:
     assert build in BUILDS
-    done = run(program(build, f"#define MI_REAL {real}\n{SOURCE}"), threads)
-    assert done.status == 0 and not done.text, done.text
+    check_clean(build, f"#define MI_REAL {real}\n{SOURCE}", threads)
 
 
 @pytest.mark.parametrize("build", FOREIGN)
 def test_by_other_compilers(build: str) -> None:
-    done = run(program(build, SOURCE), "3", runner=FOREIGN[build].runner)
-    assert done.status == 0 and not done.text, done.text
+    check_clean(build, SOURCE, "3")
 
 
 def test_a_wrong_size_is_found() -> None:
     """What reads beyond a tensor ends the program."""
-    done = run(program("address", f"#define MI_REAL float\n{SOURCE}"), "0", "wrong")
-    assert done.status != 0 and "heap-buffer-overflow" in done.text
+    check_caught("address", f"#define MI_REAL float\n{SOURCE}", "0", "wrong", text="heap-buffer-overflow")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, ROOMS, program, run
+from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, ROOMS, check_caught, check_clean
 
 #: all micro-kernels of products are compiled
 pytestmark = pytest.mark.slow
@@ -121,16 +121,13 @@ int main(int argc, char **argv)
 @pytest.mark.parametrize(("build", "threads"), [("address", "1"), ("thread", "3"), ("native", "2")])
 def test_under_sanitizers(build: str, threads: str) -> None:
     assert build in BUILDS
-    done = run(program(build, SOURCE), threads)
-    assert done.status == 0 and not done.text, done.text
+    check_clean(build, SOURCE, threads)
 
 
 @pytest.mark.parametrize("build", FOREIGN)
 def test_by_other_compilers(build: str) -> None:
-    done = run(program(build, SOURCE), "3", runner=FOREIGN[build].runner)
-    assert done.status == 0 and not done.text, done.text
+    check_clean(build, SOURCE, "3")
 
 
 def test_a_matrix_that_ends_too_early_is_found() -> None:
-    done = run(program("address", SOURCE), "1", "wrong")
-    assert done.status != 0 and "heap-buffer-overflow" in done.text
+    check_caught("address", SOURCE, "1", "wrong", text="heap-buffer-overflow")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import platform
-
 import pytest
 
-from mirage.kernels.cpu.compile import shipped
-from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, ROOMS, Foreign, program, run
+from tests.kernels.cpu.sanitize import BEGIN, BUILDS, ROOMS, as_arm, as_level, check_caught, check_clean
 
 SOURCE = BEGIN + '#include "quantized.c"\n' + ROOMS + r"""
 /* Memory for bytes that ends where they do. */
@@ -151,39 +148,29 @@ SANITIZED = [("address", "1"), pytest.param("thread", "3", marks=pytest.mark.slo
 def test_under_sanitizers(build: str, threads: str, step: str) -> None:
     assert build in BUILDS
     for source in (SOURCE, WIDE):
-        done = run(program(build, source), threads, step)
-        assert done.status == 0 and not done.text, done.text
+        check_clean(build, source, threads, step)
 
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("level", LEVELS)
 def test_by_other_instructions(level: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if platform.machine() != "x86_64":
-        pytest.skip("these are levels of x86-64")
-    has = " ".join(shipped.cpuinfo())
-    if (level == "x86-64-v4" and "avx512bw" not in has) or (level == "x86-64-v3" and "avx2" not in has):
-        pytest.skip(f"this processor is below {level}")
-    monkeypatch.setitem(FOREIGN, level, Foreign("cc", level))
+    as_level(level, monkeypatch)
     for source in (SOURCE, WIDE):
-        done = run(program(level, source), "3", step)
-        assert done.status == 0 and not done.text, done.text
+        check_clean(level, source, "3", step)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processor", ["armv8-a", "armv8.2-a+dotprod"])
 def test_on_arm(processor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FOREIGN, processor, Foreign(FOREIGN["aarch64"].command, processor, FOREIGN["aarch64"].runner))
+    as_arm(processor, monkeypatch)
     for source in (SOURCE, WIDE):
-        done = run(program(processor, source), "3", runner=FOREIGN["aarch64"].runner)
-        assert done.status == 0 and not done.text, done.text
+        check_clean(processor, source, "3")
 
 
 @pytest.mark.parametrize("build", ["clang"])
 def test_by_other_compilers(build: str) -> None:
-    done = run(program(build, SOURCE), "3")
-    assert done.status == 0 and not done.text, done.text
+    check_clean(build, SOURCE, "3")
 
 
 def test_a_tensor_that_ends_too_early_is_found() -> None:
-    done = run(program("address", SOURCE), "1", "0")
-    assert done.status != 0 and "heap-buffer-overflow" in done.text
+    check_caught("address", SOURCE, "1", "0", text="heap-buffer-overflow")

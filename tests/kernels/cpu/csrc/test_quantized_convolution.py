@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import platform
-
 import pytest
 
-from mirage.kernels.cpu.compile import shipped
 from tests.kernels.cpu.csrc.test_quantized import LEVELS, SANITIZED, STEPS
-from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, ROOMS, Foreign, program, run
+from tests.kernels.cpu.sanitize import BEGIN, BUILDS, ROOMS, as_arm, as_level, check_caught, check_clean
 
 SOURCE = BEGIN + '#include "quantized_convolution.c"\n' + ROOMS + r"""
 /* Memory for bytes that ends where they do. */
@@ -117,37 +114,27 @@ int main(int argc, char **argv)
 @pytest.mark.parametrize(("build", "threads"), SANITIZED)
 def test_under_sanitizers(build: str, threads: str, step: str) -> None:
     assert build in BUILDS
-    done = run(program(build, SOURCE), threads, step)
-    assert done.status == 0 and not done.text, done.text
+    check_clean(build, SOURCE, threads, step)
 
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("level", LEVELS)
 def test_by_other_instructions(level: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if platform.machine() != "x86_64":
-        pytest.skip("these are levels of x86-64")
-    has = " ".join(shipped.cpuinfo())
-    if (level == "x86-64-v4" and "avx512bw" not in has) or (level == "x86-64-v3" and "avx2" not in has):
-        pytest.skip(f"this processor is below {level}")
-    monkeypatch.setitem(FOREIGN, level, Foreign("cc", level))
-    done = run(program(level, SOURCE), "3", step)
-    assert done.status == 0 and not done.text, done.text
+    as_level(level, monkeypatch)
+    check_clean(level, SOURCE, "3", step)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processor", ["armv8-a", "armv8.2-a+dotprod"])
 def test_on_arm(processor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FOREIGN, processor, Foreign(FOREIGN["aarch64"].command, processor, FOREIGN["aarch64"].runner))
-    done = run(program(processor, SOURCE), "3", runner=FOREIGN["aarch64"].runner)
-    assert done.status == 0 and not done.text, done.text
+    as_arm(processor, monkeypatch)
+    check_clean(processor, SOURCE, "3")
 
 
 @pytest.mark.slow
 def test_by_other_compilers() -> None:
-    done = run(program("clang", SOURCE), "3")
-    assert done.status == 0 and not done.text, done.text
+    check_clean("clang", SOURCE, "3")
 
 
 def test_a_tensor_that_ends_too_early_is_found() -> None:
-    done = run(program("address", SOURCE), "1", "0")
-    assert done.status != 0 and "heap-buffer-overflow" in done.text
+    check_caught("address", SOURCE, "1", "0", text="heap-buffer-overflow")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernels.cpu.sanitize import program, run
+from tests.kernels.cpu.sanitize import check_caught, check_clean
 from tests.sampled import crossed
 
 SOURCE = r"""
@@ -164,18 +164,15 @@ FORKS = [("fork", "address"), ("fork among callers", "native")]
 
 @pytest.mark.parametrize(("what", "build"), [*crossed(WHAT, ["thread", "address"]), *FORKS])
 def test_the_pool(what: str, build: str) -> None:
-    done = run(program(build, SOURCE), what)
-    assert done.status == 0 and not done.text, done.text
+    check_clean(build, SOURCE, what)
 
 
 @pytest.mark.parametrize(
     ("what", "build"), [("in a row", "thread"), ("at once", "thread"), ("nested", "address"), ("fork", "address")]
 )
 def test_the_threads_of_another_runtime(what: str, build: str) -> None:
-    done = run(program(build, SOURCE), what, "team")
-    assert done.status == 0 and not done.text, done.text
+    check_clean(build, SOURCE, what, "team")
 
 
 def test_a_race_is_found() -> None:
-    done = run(program("thread", SOURCE), "race")
-    assert done.status != 0 and "data race" in done.text
+    check_caught("thread", SOURCE, "race", text="data race")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, program, run
+from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, check_caught, check_clean
 
 SOURCE = BEGIN + r"""
 #include "rounds.c"
@@ -111,17 +111,14 @@ int main(int argc, char **argv)
 @pytest.mark.parametrize(("build", "threads"), [("address", "1"), ("thread", "3"), ("native", "2")])
 def test_under_sanitizers(build: str, threads: str) -> None:
     assert build in BUILDS
-    done = run(program(build, SOURCE), threads)
-    assert done.status == 0 and not done.text, done.text
+    check_clean(build, SOURCE, threads)
 
 
 @pytest.mark.parametrize("build", FOREIGN)
 def test_by_other_compilers(build: str) -> None:
-    done = run(program(build, SOURCE), "2", runner=FOREIGN[build].runner)
-    assert done.status == 0 and not done.text, done.text
+    check_clean(build, SOURCE, "2")
 
 
 def test_a_row_that_is_not_there_is_found() -> None:
     wrong = SOURCE.replace("2 * places * N", "(places - 1) * N")
-    done = run(program("address", wrong), "1")
-    assert done.status != 0 and "heap-buffer-overflow" in done.text
+    check_caught("address", wrong, "1", text="heap-buffer-overflow")
