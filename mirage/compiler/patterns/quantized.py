@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mirage.compiler.patterns.groups import grouped, swaps_last
-from mirage.compiler.patterns.language import Match, op, value, view
+from mirage.compiler.patterns.language import Match, Pattern, op, value, view
 from mirage.compiler.patterns.linear import adds_a_row, linear, linear_attributes
 from mirage.compiler.patterns.registry import Attributes, Check, register_pattern
 from mirage.ir.graph.deduce import deduce
@@ -68,6 +68,20 @@ def _scales_columns(m: Match) -> bool:
     if group:
         return axis == 0 and "right" not in m.calls
     return scale.rank == 0 or is_one(scale.shape[0]) or axis == ("right" not in m.calls)
+
+
+def _scaled_product(w: Pattern) -> Pattern:
+    """Sums of products with whole numbers, which are scaled behind the sum, as torchao's weights of 8 bits are."""
+    numbers = op("cast", view("transpose", w, name="right") | w)
+    return op("mul", op("matmul", value("x", dtype="float32"), numbers, name="product"), value("scale"), commutative=True)
+
+
+def _scales_outputs(m: Match) -> bool:
+    """Whether the weights never change, and there is a scale of each column."""
+    product, scale = deduce(m.calls["product"], {}), m.type("scale")
+    if not isinstance(product, TensorType) or not isinstance(scale, TensorType) or scale.dtype != "float32":
+        return False
+    return _has_constant_weights(m) and scale.shape[-1:] == product.shape[-1:] and all(map(is_one, scale.shape[:-1]))
 
 
 def _narrows(group: int, fits: Check) -> Check:
@@ -130,6 +144,15 @@ register_pattern(
     _scales_columns,
     inputs=("x", "w", "scale", "bias"),
     attributes=lambda m: {"group": m.attr("real", "group")} | linear_attributes(m),
+    package="cpu",
+)
+register_pattern(
+    "cpu_scaled",
+    _scaled_product(value("w", rank=2, dtype="int8")),
+    "cpu.dequantized_matmul",
+    _scales_outputs,
+    inputs=("x", "w", "scale"),
+    attributes=linear_attributes,
     package="cpu",
 )
 _STORED = (

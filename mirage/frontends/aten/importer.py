@@ -41,6 +41,7 @@ from mirage.ir.annotations import Annotation, ObjectType, ShapeType, TupleType, 
 from mirage.ir.dims import Dim, symbol
 from mirage.ir.graph.nodes import PACKAGES
 from mirage.ir.graph.traverse import determined, value_dims
+from mirage.ir.types import STORED_INTEGERS, TensorType
 
 #: nodes that only state what sizes or types are: a graph's sizes are dims that say it themselves
 _STATEMENTS = (
@@ -49,6 +50,13 @@ _STATEMENTS = (
     "aten.sym_constrain_range",
     "aten.sym_constrain_range_for_size",
 )
+
+
+#: operators that read what is only stored, in another order or as another type
+_READS = (
+    "_to_copy", "_unsafe_view", "alias", "clone", "copy", "copy_", "detach", "expand", "permute", "reshape", "select.int",
+    "slice.Tensor", "squeeze.dim", "t", "transpose.int", "unsqueeze", "view",
+)  # fmt: skip
 
 
 def import_graph(graph: torch.fx.GraphModule, name: str = "main", only_native: bool = False) -> Imported:
@@ -227,13 +235,17 @@ class _Importer:
         self, name: str, trace: GraphTrace, args: Sequence[Any], kwargs: dict[str, Any], value: Any, n: torch.fx.Node
     ) -> Any:
         """What a lowering gives, if it is of the type that torch says."""
-        lowering: Callable[..., Any] | None = LOWERINGS.get(name.removeprefix("aten.").removesuffix(".default"))
+        operator = name.removeprefix("aten.").removesuffix(".default")
+        lowering: Callable[..., Any] | None = LOWERINGS.get(operator)
         if lowering is None:
             raise UnsupportedNode("it has no lowering")
-        operands = (self.values[m] for m in n.all_input_nodes)
-        if any(isinstance(x, Traced) and not isinstance(x, GraphTensor) for x in operands):
-            raise UnsupportedNode("an operand of it is of an element type that is not computed with")
         returns = annotation_of(value)
+        operands = [x for x in (self.values[m] for m in n.all_input_nodes) if isinstance(x, Traced)]
+        stored = [isinstance(x, GraphTensor) and x.dtype in STORED_INTEGERS for x in operands]
+        if not all(isinstance(x, GraphTensor) for x in operands) or (any(stored) and operator not in _READS):
+            raise UnsupportedNode("an operand of it is of an element type that is not computed with")
+        if isinstance(returns, TensorType) and returns.dtype in STORED_INTEGERS and not any(stored):
+            raise UnsupportedNode("its result is of an element type that is not computed with")
         found = lowering(Call(name, trace, returns), *args, **kwargs)
         if isinstance(returns, TupleType):
             return tuple(_as(self._own(f), a) for f, a in zip(found, returns.fields, strict=True))

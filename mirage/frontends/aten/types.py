@@ -17,8 +17,11 @@ from mirage.ir.dim_functions import rounded_up
 from mirage.ir.dims import Dim, ceil_div, floor_div, maximum, minimum, modulo, symbol
 from mirage.ir.types import ELEMENTS, STORED_INTEGERS, TensorType
 
-#: element types that the graph IR computes with; tensors of others are objects, which only ATen's own calls look into
-NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in ELEMENTS if name not in STORED_INTEGERS}
+#: element types that the graph IR computes with, and that of quantized weights, which it reads; tensors of others are objects,
+#: which only ATen's own calls look into
+NAMES: dict[torch.dtype, str] = {
+    getattr(torch, name): name for name in ELEMENTS if name not in STORED_INTEGERS or name == "int8"
+}
 #: formulas of sizes, and the dims that stand for them: products of which a graph knows nothing else, and constants by guards
 REPLACED: ContextVar[Mapping[Dim, Dim]] = ContextVar("REPLACED", default=MappingProxyType({}))
 
