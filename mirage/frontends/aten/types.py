@@ -50,7 +50,7 @@ def dim_of(size: int | torch.SymInt) -> Dim:
     if isinstance(size, int):
         return sympy.Integer(size)
     found = converted(size.node.expr)
-    return found.subs(REPLACED.get()) if REPLACED.get() else found
+    return found if found.is_Atom or not REPLACED.get() else found.subs(REPLACED.get())
 
 
 _FUNCTIONS = {
