@@ -10,7 +10,6 @@ other parts.
 from __future__ import annotations
 
 import inspect
-import json
 import multiprocessing
 import re
 import time
@@ -106,7 +105,7 @@ def measure(names: Sequence[str] = (), say: Callable[[str], None] = complain) ->
                 process.kill()
                 found = {"name": name, "why": f"not done after {LIMIT:.0f} s"}
             else:
-                found = json.loads(ours.recv())
+                found = ours.recv()
         except EOFError:
             found = {"name": name, "why": "its process ended"}
         process.join(_END)
@@ -121,7 +120,7 @@ def measure(names: Sequence[str] = (), say: Callable[[str], None] = complain) ->
 
 
 def _told(name: str, to: Connection) -> None:
-    """Measure one in a process of its own, and tell it as JSON."""
+    """Measure one in a process of its own, and tell its row, or why it has none."""
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(num_threads())
@@ -131,26 +130,27 @@ def _told(name: str, to: Connection) -> None:
         found = {"skipped": str(e)}
     except Exception as e:  # of packages that are no part of this project, or of ours: anything
         found = {"name": name, "why": first_line(e)}
-    to.send(json.dumps(found))
+    to.send(found)
 
 
 def _measured(name: str) -> ArchitectureRow:
     with torch.no_grad():
         model, arguments = _small(name)
-        if any(not torch.equal(a, b) for a, b in zip(_tensors(model(**arguments)), _tensors(model(**arguments)), strict=True)):
+        wanted = _tensors(model(**arguments))
+        if any(not torch.equal(a, b) for a, b in zip(wanted, _tensors(model(**arguments)), strict=True)):
             raise _NotSmall("its results differ from call to call")
         compiled = mirage.torch.compile(model, without=("superoptimize",))
         start = time.perf_counter()
         found = compiled(**arguments)
         first = time.perf_counter() - start
-        error = max(map(_difference, _tensors(found), _tensors(model(**arguments))), default=0.0)
+        error = max(map(_difference, _tensors(found), wanted), default=0.0)
         # the second call prepares what later ones launch
         compiled(**arguments)
         times = race({"eager": lambda: model(**arguments), "ours": lambda: compiled(**arguments)}, seconds=SECONDS)
         milliseconds = {n: t.median_us / 1e3 for n, t in times.items()}
-        told = compiled.to_json()
-        why = next(iter(told["calls in torch"]), None)
-        native, fallbacks = (sum(sum(p.imported.__dict__[k].values()) for p in compiled.programs) for k in ("native", "fallback"))
+        native = sum(p.imported.native.total() for p in compiled.programs)
+        fallbacks = sum(p.imported.fallback.total() for p in compiled.programs)
+        why = next(iter(compiled.eager), None)
         return ArchitectureRow(
             name, milliseconds["eager"], milliseconds["ours"], first, native + fallbacks, fallbacks, error, why
         )  # fmt: skip

@@ -101,9 +101,8 @@ def choose(function: Function, constant: Mapping[Var, Binding]) -> tuple[list[Va
         made = constant[v].value
         is_view = isinstance(made, OpCall) and made.op in VIEWS and v not in in_order
         # another shape or order costs nothing, and others may see through it
-        pays = v in matrices or (not is_view and _is_computed(v, constant, in_order=v in in_order))
-        pays = pays and v not in handed_out
-        if pays and (v in convolved or no_larger(v, constant)):
+        computed = not is_view and _is_computed(v, constant, in_order=v in in_order)
+        if (computed or v in matrices) and v not in handed_out and (v in convolved or no_larger(v, constant)):
             results.add(v)
         else:
             kept.add(v)

@@ -47,8 +47,7 @@ def _with_split_output(stage: TensorExpr) -> TensorExpr:
     if stage.reduce:
         return stage
     loops, whole = _split(stage, list(zip(stage.loops, stage.shape, strict=True)), "i")
-    shortest = loops[-1][1] if loops else None
-    if shortest is None or len(loops) == len(stage.loops) or (shortest.is_Integer and shortest < _SHORTEST):
+    if len(loops) == len(stage.loops) or (loops[-1][1].is_Integer and loops[-1][1] < _SHORTEST):
         return stage
     names, shape = zip(*loops, strict=True)
     return simplify_stage(replace(stage, shape=shape, loops=names, body=substitute(stage.body, whole)))
