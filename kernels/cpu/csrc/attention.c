@@ -1,20 +1,24 @@
 /* Attention: softmax(scale * q k^T + bias) v for batches of heads, some keys after the other, so that no scores leave the caches.
  *
- * A cell is a head's QUERIES rows. Running maxima and sums of each row make the softmax of all keys from those of some (Milakov and
- * Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022). Keys that the bias hides from
- * all rows of a cell are visited only where a row sees no others. Tensors of 16 bits, of the type that MI_HALF names, become float32
- * a tile at a time. A row of no keys but hidden ones of -inf is NaN, as a softmax is.
+ * A cell is some bands of BAND rows of a head. Running maxima and sums of each row make the softmax of all keys from those of some
+ * (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022). Keys that the bias
+ * hides from all rows of a band are visited only where a row sees no others. Where rows are many, a cell copies a tile of keys, a
+ * column each, and one of values, and reads the copies for all of its bands; tensors of 16 bits, of the type that MI_HALF names,
+ * become float32 in them. A row of no keys but hidden ones of -inf is NaN, as a softmax is.
  */
 #define MI_REAL float
 #ifndef MI_HALF
 #define MI_HALF bfloat16
 #endif
-#include "mirage_gemm.h"
+#include "mirage_gemm_block.h"
 #include "mirage_math.h"
 #include "mirage_pool.h"
 
-#define QUERIES 64 /* rows of a cell, */
-#define KEYS 128   /* and keys of a tile: scores stay in the first cache, or near it */
+#define BAND 64  /* rows, */
+#define KEYS 144 /* and keys of a tile, whole panels of them: scores stay in the first cache, or near it */
+#define BANDS 4  /* of a cell, at most, that read a copy of a tile */
+#define FEW 16   /* rows up to which keys are read as they lie */
+#define PANEL (MI_BLOCK_VECTORS * MI_W) /* keys in a panel of columns */
 #define NONE (-__builtin_inff())
 #define HIDDEN -1e30f /* scores from here down are nothing beside those above SEEN */
 #define SEEN -1e29f
@@ -34,46 +38,50 @@ typedef struct {
 
 typedef struct {
     const attention *a;
-    ptrdiff_t bands; /* of QUERIES rows */
+    ptrdiff_t rows, parts; /* rows of a cell, whole bands, and cells of a head */
 } cells;
 
-/* What a cell works on: copies of tiles in float32, scores, sums of values, and of each row the maximum and the sum of its shares. */
+/* What a cell works on: copies of tiles in float32, or NULL where tensors are read as they lie, scores of a band, sums of values, and
+ * of each row the maximum and the sum of its shares. */
 typedef struct {
     ptrdiff_t *starts; /* of the bias of each row */
-    float *q, *k, *v, *scores, *sums, *most, *total;
+    float *q, *k, *columns, *v, *scores, *sums, *most, *total;
 } workspace;
 
 static ptrdiff_t whole(ptrdiff_t n) { return (n + MI_W - 1) / MI_W * MI_W; }
 
-/* Lays a workspace out in `memory`, which is NULL if only its size, in bytes, is asked for. */
-static size_t lay_out(const attention *a, float *memory, workspace *r)
+/* Lays the workspace of a cell of so many rows out in `memory`, which is NULL if only its size, in bytes, is asked for. */
+static size_t lay_out(const attention *a, ptrdiff_t rows, float *memory, workspace *r)
 {
-    const ptrdiff_t rows = a->rows < QUERIES ? a->rows : QUERIES, copies = a->half;
+    const ptrdiff_t band = rows < BAND ? rows : BAND, width = whole(a->width), depth = whole(a->depth);
+    const ptrdiff_t many = rows > FEW, half = a->half;
     const ptrdiff_t sizes[] = {
-        rows * (ptrdiff_t)(sizeof(ptrdiff_t) / sizeof(float)), copies * rows * whole(a->width), copies * KEYS * whole(a->width),
-        copies * KEYS * whole(a->depth), rows * KEYS, rows * whole(a->depth), rows, rows,
+        rows * (ptrdiff_t)(sizeof(ptrdiff_t) / sizeof(float)), half * rows * width, half * KEYS * width, many * KEYS * width,
+        (half || many) * KEYS * depth, band * KEYS, rows * depth, rows, rows,
     };
-    float *starts, **const parts[] = {&starts, &r->q, &r->k, &r->v, &r->scores, &r->sums, &r->most, &r->total};
+    float *starts, **const parts[] = {&starts, &r->q, &r->k, &r->columns, &r->v, &r->scores, &r->sums, &r->most, &r->total};
     ptrdiff_t at = 0;
-    for (int i = 0; i < 8; i++) {
-        if (memory) *parts[i] = memory + at;
+    for (int i = 0; i < 9; i++) {
+        if (memory) *parts[i] = sizes[i] ? memory + at : NULL;
         at += whole(sizes[i]);
     }
     if (memory) r->starts = (ptrdiff_t *)starts;
     return (size_t)at * sizeof(float);
 }
 
-/* Rows of a tensor from element `at` on as float32, `step` elements apart: a copy, whose rows are whole vectors, or as they lie. */
-static const float *tile(
+/* Rows of a tensor from element `at` on as float32, `step` elements apart: in `copy`, where rows are whole vectors, or, where that
+ * is NULL, as they lie. */
+static const float *rows_of(
     const attention *a, const void *tensor, ptrdiff_t at, ptrdiff_t rows, ptrdiff_t width, float *copy, ptrdiff_t *step)
 {
-    if (!a->half) return (const float *)tensor + at;
+    if (!copy) return (const float *)tensor + at;
     const ptrdiff_t apart = whole(width);
     for (ptrdiff_t i = 0; i < rows; i++) {
-        const mi_half *from = (const mi_half *)tensor + at + i * *step;
+        const ptrdiff_t from = at + i * *step;
         for (ptrdiff_t j = 0; j < width; j += MI_W) {
-            const mi_vec v = width - j < MI_W ? mi_load_half_n(from + j, (int)(width - j)) : mi_load_half(from + j);
-            mi_store(copy + i * apart + j, v);
+            const int n = width - j < MI_W ? (int)(width - j) : MI_W;
+            const mi_half *half = (const mi_half *)tensor + from + j;
+            mi_store(copy + i * apart + j, a->half ? mi_load_half_n(half, n) : mi_load_n((const float *)tensor + from + j, n));
         }
     }
     *step = apart;
@@ -140,23 +148,43 @@ static float share(const attention *a, float *scores, ptrdiff_t keys, ptrdiff_t 
     return factor;
 }
 
-/* Adds the values of so many keys from `key` on, in these shares, to the sums of rows; `more` after the first ones. */
-static void add_keys(
-    const attention *a, const workspace *r, const float *q, ptrdiff_t q_step, ptrdiff_t rows, ptrdiff_t k_at, ptrdiff_t v_at, ptrdiff_t key,
-    ptrdiff_t keys, int more)
+/* So many keys from one on, and their values, NULL before they are read. */
+typedef struct {
+    const float *k, *v;
+    ptrdiff_t k_step, v_step, from, keys;
+} tile;
+
+/* Reads a tile, and makes columns of its keys in a workspace that has them. */
+static void read_keys(const attention *a, const workspace *r, ptrdiff_t k_at, ptrdiff_t v_at, tile *t)
 {
-    ptrdiff_t k_step = a->k_step[2], v_step = a->v_step[2];
-    const ptrdiff_t apart = whole(a->depth);
-    const float *k = tile(a, a->k, k_at + key * k_step, keys, a->width, r->k, &k_step);
-    mi_gemm_dot(rows, a->width, keys, q, q_step, k, k_step, r->scores, KEYS, 0);
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        float *sums = r->sums + i * apart;
-        const ptrdiff_t bias_at = a->bias ? r->starts[i] + key * a->bias_step[3] : 0;
-        const float factor = share(a, r->scores + i * KEYS, keys, bias_at, r->most + i, r->total + i);
-        for (ptrdiff_t j = 0; more && factor != 1 && j < apart; j += MI_W) mi_store(sums + j, mi_load(sums + j) * factor);
+    t->k_step = a->k_step[2], t->v_step = a->v_step[2];
+    t->k = rows_of(a, a->k, k_at + t->from * t->k_step, t->keys, a->width, r->k, &t->k_step);
+    t->v = rows_of(a, a->v, v_at + t->from * t->v_step, t->keys, a->depth, r->v, &t->v_step);
+    for (ptrdiff_t i = 0; r->columns && i < t->keys; i += PANEL) {
+        const ptrdiff_t n = t->keys - i < PANEL ? t->keys - i : PANEL;
+        mi_transpose(n, a->width, t->k + i * t->k_step, t->k_step, r->columns + i * a->width, PANEL);
     }
-    const float *v = tile(a, a->v, v_at + key * v_step, keys, a->depth, r->v, &v_step);
-    mi_gemm_outer(rows, keys, a->depth, r->scores, KEYS, 1, v, v_step, r->sums, apart, more);
+}
+
+/* Adds the values of a tile, in their shares, to the sums of so many rows of a cell from `row` on; `more` after the first ones. */
+static void add_keys(
+    const attention *a, const workspace *r, const float *q, ptrdiff_t q_step, ptrdiff_t row, ptrdiff_t rows, const tile *t, int more)
+{
+    const ptrdiff_t apart = whole(a->depth);
+    float *sums = r->sums + row * apart;
+    q += row * q_step;
+    if (!r->columns) mi_gemm_dot(rows, a->width, t->keys, q, q_step, t->k, t->k_step, r->scores, KEYS, 0);
+    for (ptrdiff_t i = 0; r->columns && i < t->keys; i += PANEL) {
+        const ptrdiff_t n = t->keys - i < PANEL ? whole(t->keys - i) : PANEL;
+        mi_gemm_outer(rows, a->width, n, q, q_step, 1, r->columns + i * a->width, PANEL, r->scores + i, KEYS, 0);
+    }
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        const ptrdiff_t bias_at = a->bias ? r->starts[row + i] + t->from * a->bias_step[3] : 0;
+        const float factor = share(a, r->scores + i * KEYS, t->keys, bias_at, r->most + row + i, r->total + row + i);
+        float *row_sums = sums + i * apart;
+        for (ptrdiff_t j = 0; more && factor != 1 && j < apart; j += MI_W) mi_store(row_sums + j, mi_load(row_sums + j) * factor);
+    }
+    mi_gemm_outer(rows, t->keys, a->depth, r->scores, KEYS, 1, t->v, t->v_step, sums, apart, more);
 }
 
 static void cell(void *args, long index, int thread, void *scratch)
@@ -166,28 +194,32 @@ static void cell(void *args, long index, int thread, void *scratch)
     const attention *a = c->a;
     /* heads that share a bias follow each other, while it is in a cache */
     const int shared = a->bias && !a->bias_step[1];
-    const ptrdiff_t band = shared ? index / a->heads % c->bands : index % c->bands, row = band * QUERIES;
-    const ptrdiff_t head = shared ? index % a->heads : index / c->bands % a->heads, batch = index / c->bands / a->heads;
-    const ptrdiff_t left = a->rows - row, rows = left < QUERIES ? left : QUERIES, apart = whole(a->depth);
+    const ptrdiff_t part = shared ? index / a->heads % c->parts : index % c->parts, row = part * c->rows;
+    const ptrdiff_t head = shared ? index % a->heads : index / c->parts % a->heads, batch = index / c->parts / a->heads;
+    const ptrdiff_t left = a->rows - row, rows = left < c->rows ? left : c->rows, apart = whole(a->depth);
     const ptrdiff_t k_at = batch * a->k_step[0] + head * a->k_step[1], v_at = batch * a->v_step[0] + head * a->v_step[1];
     workspace r;
-    lay_out(a, scratch, &r);
-    ptrdiff_t q_step = a->q_step[2], done = 0;
-    const float *q = tile(a, a->q, batch * a->q_step[0] + head * a->q_step[1] + row * q_step, rows, a->width, r.q, &q_step);
+    lay_out(a, c->rows, scratch, &r);
+    ptrdiff_t q_step = a->q_step[2], done[BANDS] = {0};
+    const float *q = rows_of(a, a->q, batch * a->q_step[0] + head * a->q_step[1] + row * q_step, rows, a->width, r.q, &q_step);
     for (ptrdiff_t i = 0; i < rows; i++) {
         r.most[i] = NONE, r.total[i] = 0;
         r.starts[i] = a->bias ? bias_row(a, batch, head, row + i) : 0;
     }
-    int more = 0, sees = 1;
     for (int hidden = 0; hidden < 2; hidden++) {
-        for (ptrdiff_t key = 0; key < a->keys; key += KEYS) {
-            const ptrdiff_t rest = a->keys - key, keys = rest < KEYS ? rest : KEYS;
-            if ((a->bias && hides(a, r.starts, rows, key, keys)) != hidden) continue;
-            add_keys(a, &r, q, q_step, rows, k_at, v_at, key, keys, more);
-            more = 1, done += keys;
+        int blind[BANDS] = {0};
+        for (ptrdiff_t i = 0; i < rows; i++) blind[i / BAND] |= done[i / BAND] < a->keys && r.most[i] < SEEN;
+        for (tile t = {.from = 0}; t.from < a->keys; t.from += KEYS) {
+            t.keys = a->keys - t.from < KEYS ? a->keys - t.from : KEYS;
+            for (ptrdiff_t b = 0, at = 0; at < rows; b++, at += BAND) {
+                const ptrdiff_t n = rows - at < BAND ? rows - at : BAND;
+                if (!blind[b] || (a->bias && hides(a, r.starts + at, n, t.from, t.keys)) != hidden) continue;
+                if (!t.v) read_keys(a, &r, k_at, v_at, &t);
+                add_keys(a, &r, q, q_step, at, n, &t, done[b] > 0);
+                done[b] += t.keys;
+            }
+            t.v = NULL;
         }
-        for (ptrdiff_t i = 0; i < rows; i++) sees &= r.most[i] >= SEEN;
-        if (done == a->keys || sees) break;
     }
     for (ptrdiff_t i = 0; i < rows; i++) {
         const ptrdiff_t to = ((batch * a->heads + head) * a->rows + row + i) * a->depth;
@@ -205,8 +237,11 @@ static void cell(void *args, long index, int thread, void *scratch)
 int mi_attention(const attention *a, mi_pool_run_fn *run, int n_threads)
 {
     workspace unused;
-    const cells c = {a, (a->rows + QUERIES - 1) / QUERIES};
-    const ptrdiff_t heads = a->batch * a->heads;
+    const ptrdiff_t heads = a->batch * a->heads, bands = (a->rows + BAND - 1) / BAND;
     if (heads * a->rows * a->keys * (a->width + a->depth) < SHARED_WORK) n_threads = 1;
-    return run(cell, (void *)&c, heads * c.bands, n_threads, lay_out(a, NULL, &unused));
+    ptrdiff_t side = BANDS;
+    /* cells for all threads to end together */
+    while (side > 1 && heads * ((bands + side - 1) / side) < 4 * n_threads) side /= 2;
+    const cells c = {a, a->rows < BAND ? a->rows : side * BAND, (bands + side - 1) / side};
+    return run(cell, (void *)&c, heads * c.parts, n_threads, lay_out(a, c.rows, NULL, &unused));
 }

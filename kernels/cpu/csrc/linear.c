@@ -14,6 +14,7 @@
 #define COLUMNS 96               /* of a cell, of more rows than FEW: a multiple of what register blocks have */
 #define WIDEST (8 * MI_W)        /* columns of the widest blocks of a matrix in the caches */
 #define BAND 32                  /* rows of a cell of a packed matrix, or a few more: they stay in the caches for all terms */
+#define TURN 256                 /* rows that take turns with a panel: they are in the second cache, or near it, for the next */
 #define PANEL (MI_BLOCK_VECTORS * MI_W) /* columns of a panel of a packed matrix */
 #define DEPTH 768                /* of a copy of [n,k], for more rows: where rows lie whole pages apart, they share lines of the */
 #define LINE (DEPTH + MI_W)      /* first cache, but not in the copy */
@@ -40,7 +41,8 @@ typedef struct {
 
 typedef struct {
     const products *of;
-    ptrdiff_t rows, columns, bands, parts; /* rows and columns per cell, and how many cells lie along them, bands side by side */
+    ptrdiff_t rows, columns, bands, parts; /* rows and columns per cell, and how many cells lie along them */
+    ptrdiff_t turn;                        /* bands that are side by side: after those of one part come those of the next */
 } cells;
 
 static void multiply(void *args, long index, int thread, void *scratch)
@@ -48,7 +50,9 @@ static void multiply(void *args, long index, int thread, void *scratch)
     (void)thread;
     const cells *c = args;
     const products *p = c->of;
-    const ptrdiff_t band = index % c->bands, part = index / c->bands % c->parts;
+    const ptrdiff_t cell = index % (c->bands * c->parts), first = cell / (c->turn * c->parts) * c->turn;
+    const ptrdiff_t more = c->bands - first, turn = more < c->turn ? more : c->turn, place = cell - first * c->parts;
+    const ptrdiff_t band = first + place % turn, part = place / turn;
     const ptrdiff_t from = part * c->columns, left = p->n - from, n = left < c->columns ? left : c->columns;
     const ptrdiff_t row = band * c->rows, rest = p->m - row, m = rest < c->rows ? rest : c->rows;
     ptrdiff_t x_at = row * p->x_row, w_at = from * (p->packed ? p->k : p->transposed ? p->w_row : 1);
@@ -91,16 +95,18 @@ int mi_products(const products *p, mi_pool_run_fn *run, int n_threads)
     const ptrdiff_t threads = batch < 2 * n_threads ? n_threads : 1;
     const ptrdiff_t depth = p->m > FEW && p->k > DEPTH ? DEPTH : p->k > 0 ? p->k : 1;
     const ptrdiff_t share = p->n / threads, block = BLOCK_BYTES / (ptrdiff_t)sizeof(mi_real) / depth;
-    cells c = {p, ROWS, ((p->transposed && block < share ? block : share) / MI_W + 1) * MI_W, 0, 0};
+    cells c = {p, ROWS, ((p->transposed && block < share ? block : share) / MI_W + 1) * MI_W, 0, 0, 0};
     if (p->resident && !p->transposed) c.columns = (p->n + threads * WIDEST - 1) / (threads * WIDEST) * WIDEST;
     if (p->m > FEW && c.columns > COLUMNS) c.columns = COLUMNS;
     if (p->packed) {
         const ptrdiff_t bands = p->m < 2 * BAND ? 1 : p->m / BAND;
         c.columns = PANEL;
         c.rows = (p->m + bands * MI_BLOCK_ROWS - 1) / (bands * MI_BLOCK_ROWS) * MI_BLOCK_ROWS;
+        if (c.rows < TURN) c.turn = TURN / c.rows;
     }
     c.parts = (p->n + c.columns - 1) / c.columns;
     c.bands = (p->m + c.rows - 1) / c.rows;
+    if (!c.turn) c.turn = c.bands;
     const size_t bytes = !p->packed && p->transposed && p->m > FEW ? (size_t)(c.columns * LINE) * sizeof(mi_real) : 0;
     return run(multiply, &c, batch * c.parts * c.bands, n_threads, bytes);
 }

@@ -78,6 +78,7 @@ int main(int argc, char **argv)
     }
     static const ptrdiff_t cases[][5] = {
         {1, 1, 1, 1, 1}, {2, 3, 7, 8, 5}, {1, 65, 129, 7, 17}, {3, 1, 300, 16, 16}, {2, 70, 40, 33, 3}, {1, 64, 128, 16, 48},
+        {4, 330, 200, 16, 20},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         for (int kind = 0; kind < 3; kind++) {

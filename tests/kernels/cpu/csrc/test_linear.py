@@ -87,7 +87,7 @@ static void check_groups(
     }
     wide_ends[groups - 1] = m + 1;
     g.wide = 1, g.ends = wide_ends;
-    must(mi_grouped(&g, mi_pool_run, threads) == WRONG_ENDS, "a group that exceeds the rows");
+    must(mi_grouped(&g, mi_pool_run, threads) == MI_WRONG_ENDS, "a group that exceeds the rows");
     free(wide_ends);
     while (n_rooms) free(rooms[--n_rooms]);
 }

@@ -21,8 +21,14 @@ ORDERS: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = [
 #: batch, heads, rows, keys, elements of a key and of a value
 SIZES = [
     (1, 1, 1, 1, 1, 1), (2, 3, 5, 7, 8, 8), (1, 2, 1, 300, 64, 64), (1, 2, 130, 129, 20, 33), (3, 1, 64, 128, 16, 1),
-    (2, 2, 70, 257, 7, 16),
+    (2, 2, 70, 257, 7, 16), (1, 4, 330, 300, 20, 33),
 ]  # fmt: skip
+
+
+@pytest.fixture(params=[1, 9])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few threads, many rows read a copy of keys."""
+    monkeypatch.setattr(attention, "num_threads", lambda: request.param)
 
 
 def exact(q: Any, k: Any, v: Any, scale: float, bias: Any = 0.0) -> Any:
@@ -46,6 +52,7 @@ def close(out: np.ndarray, wanted: Any) -> None:
     np.testing.assert_allclose(out.astype(np.float64), wanted, rtol=max(epsilon(out.dtype), 1e-5), atol=1e-5)
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -102,12 +109,13 @@ def masks() -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("hidden", [-np.inf, -1.7e38, -1e9])
 @pytest.mark.parametrize("name", masks())
 def test_masks(name: str, hidden: float) -> None:
     """Tiles of keys that no row sees are left out, but where a row sees nothing else."""
     seen = masks()[name]
-    q, k, v = tensors((1, 2, 200, 300, 16, 16), "float32")
+    q, k, v = tensors((1, 4, 200, 300, 16, 16), "float32")
     bias = np.where(seen, 0, hidden).astype(np.float32)
     out = np.empty(q.shape, np.float32)
     library([q, k, v, bias], [out], bias=True)
