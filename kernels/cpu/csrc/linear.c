@@ -67,9 +67,8 @@ static void multiply(void *args, long index, int thread, void *scratch)
     for (ptrdiff_t i = 0; p->whole && i < m; i++) {
         memcpy(out + i * p->out_row, p->added + out_at + i * p->out_row, (size_t)n * sizeof(mi_real));
     }
-    if (p->packed && n == PANEL && mi_block_wide(m) == MI_BLOCK_VECTORS && m < MI_BLOCK_VECTORS * MI_BLOCK_ROWS) {
-        mi_gemm_outer_fetching(m, p->k, n, x, p->x_row, p->x_term, w, out, p->out_row, p->whole);
-    } else if (p->packed) mi_gemm_outer(m, p->k, n, x, p->x_row, p->x_term, w, PANEL, out, p->out_row, p->whole);
+    if (p->packed && n == PANEL) mi_gemm_outer_panel(m, p->k, x, p->x_row, p->x_term, w, out, p->out_row, p->whole);
+    else if (p->packed) mi_gemm_outer(m, p->k, n, x, p->x_row, p->x_term, w, PANEL, out, p->out_row, p->whole);
     else if (p->transposed && m > FEW) {
         for (ptrdiff_t at = 0; at < p->k || !at; at += DEPTH) {
             const ptrdiff_t more = p->k - at, k = more < DEPTH ? more : DEPTH;

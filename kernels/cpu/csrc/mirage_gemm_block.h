@@ -61,6 +61,10 @@ MI_INLINE int mi_block_vectors(ptrdiff_t n, int wide)
 MI_SHARED void mi_gemm_outer_fetching(
     ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y,
     mi_real *o, ptrdiff_t os_m, int accumulate);
+/* The product of mi_gemm_outer for y[k, MI_BLOCK_VECTORS * MI_W], which is contiguous, as are those that are multiplied next. */
+MI_SHARED void mi_gemm_outer_panel(
+    ptrdiff_t m, ptrdiff_t k, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y, mi_real *o, ptrdiff_t os_m,
+    int accumulate);
 #if MI_BLOCK_ROWS == 8
 /* The product of mi_gemm_outer where y is contiguous, with rows of few times MI_WIDE columns: a part of y after the other,
  * while the next one is fetched, by all blocks alike. */

@@ -150,14 +150,15 @@ MI_FETCHING(2, 8, 8)
 MI_FETCHING(4, 4, 1)
 MI_FETCHING(4, 4, 2)
 MI_FETCHING(4, 4, 4)
+MI_FETCHING(4, 3, 3)
 MI_FETCHING(8, 3, 1)
+MI_FETCHING(8, 3, 2)
 MI_FETCHING(8, 3, 3)
-#define MI_BLOCK_FETCHING mi_block_8x3_fetching_1
 #else
 MI_FETCHING(2, 4, 4)
 MI_FETCHING(4, 3, 1)
+MI_FETCHING(4, 3, 2)
 MI_FETCHING(4, 3, 3)
-#define MI_BLOCK_FETCHING mi_block_4x3_fetching_1
 #endif
 
 typedef void mi_block_fn(const mi_block_args *);
@@ -181,6 +182,15 @@ static mi_block_fn *const mi_panels[] __attribute__((unused)) = {
     mi_block_1x8, mi_block_2x8_fetching_8, mi_block_4x4_fetching_4, mi_block_8x3_fetching_3
 #else
     mi_block_1x8, mi_block_2x4_fetching_4, mi_block_4x3_fetching_3
+#endif
+};
+
+/* The largest blocks, by the vectors that they fetch. */
+static mi_block_fn *const mi_fetching_panel[] = {
+#if MI_BLOCK_ROWS == 8
+    mi_block_8x3_fetching_1, mi_block_8x3_fetching_2, mi_block_8x3_fetching_3
+#else
+    mi_block_4x3_fetching_1, mi_block_4x3_fetching_2, mi_block_4x3_fetching_3
 #endif
 };
 
@@ -275,28 +285,34 @@ void mi_gemm_outer_parts(
 }
 #endif
 
-/* Of y that is a panel already, no copy is made: while its first rows are multiplied, those that come next are fetched, evenly, so
- * that nothing waits for memory. It is read in order, and comes from the second-level cache in time, so that sums stay in registers
- * for more of its rows than the first one holds. */
+/* While the first blocks of rows are multiplied, those rows of y that come next are fetched, evenly, so that nothing waits for memory.
+ * y is read in order, and comes from the second-level cache in time, so that sums stay in registers for more of its rows than the first
+ * one holds. */
 #define MI_PANEL_DEPTH 1024
-static void mi_outer_panel(
+void mi_gemm_outer_panel(
     ptrdiff_t m, ptrdiff_t k, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y, mi_real *o, ptrdiff_t os_m,
     int accumulate)
 {
-    const ptrdiff_t n = MI_BLOCK_VECTORS * MI_W;
+    const ptrdiff_t n = MI_BLOCK_VECTORS * MI_W, blocks = (m + MI_BLOCK_ROWS - 1) / MI_BLOCK_ROWS;
+    /* what a single block reads need not stay in a cache */
+    const ptrdiff_t most = blocks == 1 ? k : blocks < MI_BLOCK_VECTORS ? MI_PANEL_ROWS : MI_PANEL_DEPTH;
     ptrdiff_t k0 = 0;
     do {
-        const ptrdiff_t kc = k - k0 < MI_PANEL_DEPTH ? k - k0 : MI_PANEL_DEPTH;
-        const char *next = (const char *)(y + (k0 + kc) * n);
+        const ptrdiff_t kc = k - k0 < most ? k - k0 : most, part = kc * n * MI_REAL_BYTES;
+        const char *next = (const char *)(y + k0 * n) + (blocks == 1 ? MI_AHEAD : part);
         mi_block_args a = {
             kc, x + k0 * xs_k, xs_m, xs_k, y + k0 * n, n, o, os_m, MI_BLOCK_ROWS, MI_W, accumulate || k0 > 0, next};
-        for (int i = 0; i < MI_BLOCK_VECTORS; i++) {
-            MI_BLOCK_FETCHING(&a);
-            a.next += kc * MI_VEC_BYTES;
+        for (int i = 0, left = MI_BLOCK_VECTORS; i < blocks && left; i++) {
+            const ptrdiff_t rows = m - i * MI_BLOCK_ROWS;
+            if (rows < MI_BLOCK_ROWS) a.rows = (int)rows;
+            const int vectors = i == 0 && blocks < MI_BLOCK_VECTORS ? MI_BLOCK_VECTORS + 1 - (int)blocks : 1;
+            (m <= 4 ? mi_block_4x3_fetching_3 : mi_fetching_panel[vectors - 1])(&a);
+            left -= vectors;
+            a.next += kc * vectors * MI_VEC_BYTES;
             a.x += MI_BLOCK_ROWS * xs_m;
             a.o += MI_BLOCK_ROWS * os_m;
         }
-        mi_block_column(m - MI_BLOCK_VECTORS * MI_BLOCK_ROWS, MI_BLOCK_VECTORS, 0, &a);
+        if (blocks > MI_BLOCK_VECTORS) mi_block_column(m - MI_BLOCK_VECTORS * MI_BLOCK_ROWS, MI_BLOCK_VECTORS, 0, &a);
         k0 += kc;
     } while (k0 < k);
 }
@@ -313,7 +329,7 @@ void mi_gemm_outer(
     }
 #endif
     if (ys_k == n && n == MI_BLOCK_VECTORS * MI_W && m >= MI_BLOCK_VECTORS * MI_BLOCK_ROWS) {
-        mi_outer_panel(m, k, x, xs_m, xs_k, y, o, os_m, accumulate);
+        mi_gemm_outer_panel(m, k, x, xs_m, xs_k, y, o, os_m, accumulate);
         return;
     }
     mi_outer(m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate, 0);

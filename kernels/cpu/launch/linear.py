@@ -24,7 +24,7 @@ from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
 from mirage.kernels.cpu.processor import processor
 
 #: rows up to which products of weights as they lie are the fastest (`python -m benchmarks.run products`)
-FEW = 4
+FEW = 2
 #: functions of the elements of a result, as linear.c numbers them behind that which changes nothing
 ACTIVATIONS = ("relu", "gelu", "sigmoid", "silu", "tanh")
 
