@@ -1,10 +1,11 @@
-/* Attention: softmax(scale * q k^T + bias) v for batches of heads, some keys after the other, so that no scores leave the caches.
+/* Attention: softmax(f(scale * q k^T) + bias) v for batches of heads, some keys after the other, so that no scores leave the caches.
  *
  * A cell is some bands of BAND rows of a head. Running maxima and sums of each row make the softmax of all keys from those of some
  * (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022). Keys that the bias
  * hides from all rows of a band are visited only where a row sees no others. Where rows are many, a cell copies a tile of keys, a
  * column each, and one of values, and reads the copies for all of its bands; tensors of 16 bits, of the type that MI_HALF names,
- * become float32 in them. A row of no keys but hidden ones of -inf is NaN, as a softmax is.
+ * become float32 in them. A row of no keys but hidden ones of -inf is NaN, as a softmax is. `f` is cap * tanh, or nothing. A sink is
+ * the score of a further key of each row, whose values are 0.
  */
 #define MI_REAL float
 #ifndef MI_HALF
@@ -26,13 +27,13 @@
 
 typedef struct {
     const void *q, *k, *v; /* elements of a row are side by side */
-    const void *bias;      /* or NULL */
+    const void *bias, *sink; /* or NULL */
     void *out;             /* [batch, heads, rows, depth] */
     ptrdiff_t batch, heads, rows, keys, width, depth;
     ptrdiff_t inner; /* rows of one head of the bias: heads of queries that share keys are one behind the other */
     ptrdiff_t q_step[3], k_step[3], v_step[3]; /* to the next batch, head, and row or key */
-    ptrdiff_t bias_step[4]; /* to the next batch, head, row, and key: 0 where it is the same */
-    float scale;
+    ptrdiff_t bias_step[4], sink_step[3]; /* to the next batch, head, row, and key: 0 where it is the same */
+    float scale, cap; /* cap is 0 for nothing */
     int half; /* all tensors are of MI_HALF */
 } attention;
 
@@ -99,11 +100,17 @@ MI_INLINE mi_vec bias_of(const attention *a, ptrdiff_t at, int n)
     return a->bias_step[3] ? mi_load_n(p, n) : mi_broadcast(*p);
 }
 
-/* Where the bias of a row starts. */
-MI_INLINE ptrdiff_t bias_row(const attention *a, ptrdiff_t batch, ptrdiff_t head, ptrdiff_t row)
+/* Where a row's part of a tensor starts whose heads are those of the bias. */
+MI_INLINE ptrdiff_t start_of(const attention *a, const ptrdiff_t *step, ptrdiff_t batch, ptrdiff_t head, ptrdiff_t row)
 {
     const ptrdiff_t own = head * (a->rows / a->inner) + row / a->inner;
-    return batch * a->bias_step[0] + own * a->bias_step[1] + row % a->inner * a->bias_step[2];
+    return batch * step[0] + own * step[1] + row % a->inner * step[2];
+}
+
+/* An element of a tensor. */
+MI_INLINE float element(const attention *a, const void *tensor, ptrdiff_t at)
+{
+    return a->half ? mi_broadcast_half((const mi_half *)tensor + at)[0] : ((const float *)tensor)[at];
 }
 
 /* Whether the bias hides keys, so many from `key` on, from the rows whose biases start there. */
@@ -130,6 +137,7 @@ static float share(const attention *a, float *scores, ptrdiff_t keys, ptrdiff_t 
     for (ptrdiff_t j = 0; j < keys; j += MI_W) {
         const int n = keys - j < MI_W ? (int)(keys - j) : MI_W;
         mi_vec v = mi_load(scores + j) * scale;
+        if (a->cap != 0) v = mi_fn_tanh(v) * a->cap;
         if (a->bias) v += bias_of(a, bias_at + j * a->bias_step[3], n);
         if (n < MI_W) v = mi_fill_tail(v, n, none);
         mi_store(scores + j, v);
@@ -203,12 +211,13 @@ static void cell(void *args, long index, int thread, void *scratch)
     ptrdiff_t q_step = a->q_step[2], done[BANDS] = {0};
     const float *q = rows_of(a, a->q, batch * a->q_step[0] + head * a->q_step[1] + row * q_step, rows, a->width, r.q, &q_step);
     for (ptrdiff_t i = 0; i < rows; i++) {
-        r.most[i] = NONE, r.total[i] = 0;
-        r.starts[i] = a->bias ? bias_row(a, batch, head, row + i) : 0;
+        r.most[i] = a->sink ? element(a, a->sink, start_of(a, a->sink_step, batch, head, row + i)) : NONE;
+        r.total[i] = a->sink ? 1 : 0;
+        r.starts[i] = a->bias ? start_of(a, a->bias_step, batch, head, row + i) : 0;
     }
     for (int hidden = 0; hidden < 2; hidden++) {
         int blind[BANDS] = {0};
-        for (ptrdiff_t i = 0; i < rows; i++) blind[i / BAND] |= done[i / BAND] < a->keys && r.most[i] < SEEN;
+        for (ptrdiff_t i = 0; i < rows; i++) blind[i / BAND] |= done[i / BAND] < a->keys && (!hidden || r.most[i] < SEEN);
         for (tile t = {.from = 0}; t.from < a->keys; t.from += KEYS) {
             t.keys = a->keys - t.from < KEYS ? a->keys - t.from : KEYS;
             for (ptrdiff_t b = 0, at = 0; at < rows; b++, at += BAND) {
@@ -226,7 +235,7 @@ static void cell(void *args, long index, int thread, void *scratch)
         const mi_vec total = mi_broadcast(r.most[i] == NONE ? __builtin_nanf("") : r.total[i]);
         for (ptrdiff_t j = 0; j < a->depth; j += MI_W) {
             const int n = a->depth - j < MI_W ? (int)(a->depth - j) : MI_W;
-            const mi_vec v = mi_load(r.sums + i * apart + j) / total;
+            const mi_vec v = done[i / BAND] ? mi_load(r.sums + i * apart + j) / total : (mi_vec){0};
             if (a->half) mi_store_half_n((mi_half *)a->out + to + j, v, n);
             else mi_store_n((float *)a->out + to + j, v, n);
         }

@@ -26,11 +26,13 @@ class _Arguments(ctypes.Structure):
     """`attention` of attention.c."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "bias", "out")),
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "bias", "sink", "out")),
         *((name, ctypes.c_ssize_t) for name in _SIZES),
         *((name, ctypes.c_ssize_t * 3) for name in ("q_step", "k_step", "v_step")),
         ("bias_step", ctypes.c_ssize_t * 4),
+        ("sink_step", ctypes.c_ssize_t * 3),
         ("scale", ctypes.c_float),
+        ("cap", ctypes.c_float),
         ("half", ctypes.c_int),
     )
 
@@ -55,32 +57,39 @@ def _arguments(
     right: Sequence[int] = (0, 1, 3, 2),
     values: Sequence[int] = (),
     scale: float = 1.0,
+    cap: float = 0.0,
     bias: bool = False,
+    sink: bool = False,
     groups: int = 1,
 ) -> _Arguments:
     """The arguments of C; raises LibraryError for arrays that do not fit, as changed files of programs have them."""
-    tensors = inputs[: 3 + bias]
-    arrays = (*tensors, out)
+    names, arrays = _names(bias, sink), (*inputs, out)
     sized = None
-    if out.dtype.name in IN_FLOAT32 and all(a.dtype == out.dtype for a in tensors):
-        sized = _of_shapes(tuple(a.shape for a in arrays), tuple(left), tuple(right), tuple(values), groups)
+    if len(arrays) == len(names) and out.dtype.name in IN_FLOAT32 and all(a.dtype == out.dtype for a in arrays):
+        shapes = tuple((name, a.shape) for name, a in zip(names, arrays, strict=True))
+        sized = _of_shapes(shapes, tuple(left), tuple(right), tuple(values), groups)
     if sized is None:
-        shapes = ", ".join(f"{a.dtype.name}{list(a.shape)}" for a in arrays)
-        raise LibraryError(f"there is no attention of {shapes}; compile the program again")
+        shown = ", ".join(f"{a.dtype.name}{list(a.shape)}" for a in arrays)
+        raise LibraryError(f"there is no attention of {shown}; compile the program again")
     args = _Arguments.from_buffer_copy(sized)
-    args.q, args.k, args.v, args.out = map(address, (*tensors[:3], out))
-    if bias:
-        args.bias = address(tensors[3])
-    args.scale, args.half = scale, out.itemsize == 2
+    for name, a in zip(names, arrays, strict=True):
+        setattr(args, name, address(a))
+    args.scale, args.cap, args.half = scale, cap, out.itemsize == 2
     return args
 
 
+def _names(bias: bool, sink: bool) -> tuple[str, ...]:
+    """The tensors in order, as C calls them."""
+    return ("q", "k", "v", *["bias"] * bias, *["sink"] * sink, "out")
+
+
 @functools.lru_cache(maxsize=1024)
-def _of_shapes(shapes: tuple[_Shape, ...], left: _Shape, right: _Shape, values: _Shape, groups: int) -> _Arguments | None:
-    """The sizes and steps of tensors of these shapes, q, k, v, the bias if there is one, and the result; None where they do not
-    fit. Layers of a model have the same.
-    """
-    q, k, v, *added, out = shapes
+def _of_shapes(
+    shapes: tuple[tuple[str, _Shape], ...], left: _Shape, right: _Shape, values: _Shape, groups: int
+) -> _Arguments | None:
+    """The sizes and steps of tensors of these shapes; None where they do not fit. Layers of a model have the same."""
+    of = dict(shapes)
+    q, k, v, out = (of[name] for name in ("q", "k", "v", "out"))
     if any(len(s) != 4 for s in (q, k, v, out)) or not all(is_order(order, 4) for order in (left, right, values)):
         return None
     ((b, h, s, d), q_steps), (k_sizes, k_steps), (v_sizes, v_steps) = (
@@ -90,14 +99,24 @@ def _of_shapes(shapes: tuple[_Shape, ...], left: _Shape, right: _Shape, values: 
     fits = k_sizes == [b, h, d, keys] and v_sizes[:3] == [b, h, keys] and out == (b, h, s, v_sizes[3])
     if not fits or groups < 1 or s % groups or q_steps[3] != 1 or k_steps[2] != 1 or v_steps[3] != 1:
         return None
-    args = _Arguments(0, 0, 0, 0, 0, b, h, s, keys, d, v_sizes[3], max(s // groups, 1))
+    args = _Arguments(batch=b, heads=h, rows=s, keys=keys, width=d, depth=v_sizes[3], inner=max(s // groups, 1))
     args.q_step[:], args.v_step[:], args.k_step[:] = q_steps[:3], v_steps[:3], (*k_steps[:2], k_steps[3])
-    for bias in added:
-        shape, steps = (1,) * (4 - len(bias)) + bias, [0] * (4 - len(bias)) + list(strides(bias))
-        if len(bias) > 4 or any(n not in (1, of) for n, of in zip(shape, (b, h * groups, s // groups, keys), strict=True)):
-            return None
-        args.bias_step[:] = [0 if n == 1 else step for n, step in zip(shape, steps, strict=True)]
+    scores = (b, h * groups, s // groups, keys)
+    for name, sizes, to in (("bias", scores, args.bias_step), ("sink", (*scores[:3], 1), args.sink_step)):
+        if name in of:
+            steps = _broadcast(of[name], sizes)
+            if steps is None:
+                return None
+            to[:] = steps[: len(to)]
     return args
+
+
+def _broadcast(shape: _Shape, sizes: _Shape) -> list[int] | None:
+    """The steps, in elements, of a tensor that broadcasts to these sizes, along each of them; None where it does not."""
+    missing = len(sizes) - len(shape)
+    if missing < 0 or any(n not in (1, of) for n, of in zip(shape, sizes[missing:], strict=True)):
+        return None
+    return [0] * missing + [0 if n == 1 else step for n, step in zip(shape, strides(shape), strict=True)]
 
 
 def _moved(shape: _Shape, order: _Shape) -> tuple[list[int], list[int]]:
@@ -114,7 +133,9 @@ def library(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], **attrs
     """What programs call as `cpu.attention`: `softmax(scale * q @ k + bias) @ v` of tensors of rank 4, q, k, v, and what is added
     if there is a `bias`, which broadcasts: of float32, or of one type of 16 bits.
 
-    The attributes are those of `_arguments`. Of each head, so many `groups` of rows are heads of the bias, one behind the other,
+    The attributes are those of `_arguments`. Scores are `cap * tanh(scale * q @ k)` where `cap` is not 0 (Gemma Team, "Gemma 2",
+    2024). A `sink`, which broadcasts to rows of one key, is the score of a further key whose values are 0 (Xiao et al., "Efficient
+    Streaming Language Models with Attention Sinks", 2024). Of each head, so many `groups` of rows are heads of the bias, one behind the other,
     as heads of queries are that share keys. `left`, `right` and `values` permute the dims of q, k and v, whose rows stay
     contiguous; those of k put its columns, the keys, last. A row whose keys are all hidden by -inf is NaN; keys that the bias
     hides from all of 64 rows are not read where these see others. Raises LibraryError for arrays that do not fit,
@@ -130,16 +151,16 @@ def library(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], **attrs
 
 
 def prepare(
-    inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *, bias: bool = False, **attrs: Any
+    inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *, bias: bool = False, sink: bool = False, **attrs: Any
 ) -> Launch | None:
     """The launch of `library` for contiguous tensors like these, inputs and then outputs; None for no keys, or nothing to
     compute. It fails with MirageError without memory.
     """
     (out,) = outputs
-    args = _arguments(inputs, out, bias=bias, **attrs)
+    args = _arguments(inputs, out, bias=bias, sink=sink, **attrs)
     if not args.keys or not out.size:
         return None
-    pointers = tuple((field(args, name), place) for place, name in enumerate(("q", "k", "v", *["bias"] * bias, "out")))
+    pointers = tuple((field(args, name), place) for place, name in enumerate(_names(bias, sink)))
     return Launch(launcher(_of(out.dtype)), ctypes.addressof(args), pointers, _memory, args)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
 from mirage.compiler.patterns.language import Match, Pattern, number, op, optional, value, view
 from mirage.compiler.patterns.registry import register_pattern
+from mirage.ir.dims import Dim, to_dim
 from mirage.ir.graph.deduce import deduce
-from mirage.ir.graph.nodes import Constant
+from mirage.ir.graph.nodes import Constant, OpCall
 from mirage.ir.types import IN_FLOAT32, TensorType, is_one
 
 
@@ -20,10 +22,29 @@ def _attention(shared: bool) -> Pattern:
     scores = op("matmul", view("transpose", q, name="left") | q, view("transpose", k, name="right"), name="scores")
     apart, factor = op("reshape", scores, name="apart") if shared else scores, number(name="scale")
     scaled = op("mul", apart, factor, commutative=True) | op("div", apart, factor, name="divided") | apart
-    biased = optional(scaled, lambda s: op("add", s, value("bias", dtype=IN_FLOAT32), commutative=True, name="sum"))
-    shares = op("softmax", biased, where=lambda call: dict(call.attrs)["axis"] in (-1, 3))
+    capped = optional(scaled, _capped)
+    biased = optional(capped, lambda s: op("add", s, value("bias", dtype=IN_FLOAT32), commutative=True, name="sum"))
+    shares = op("softmax", biased, where=_of_keys) | _without_sink(biased)
     rows = op("reshape", shares, name="together") if shared else shares
     return op("matmul", rows, view("transpose", v, name="values") | v, name="product")
+
+
+def _capped(scores: Pattern) -> Pattern:
+    """`c * tanh(scores / c)`, as Gemma 2 has it; any two factors will do."""
+    inner = op("mul", scores, number(name="inner"), commutative=True) | op("div", scores, number(name="inner"), name="lessened")
+    return op("mul", op("tanh", inner), number(name="cap"), commutative=True)
+
+
+def _of_keys(call: OpCall) -> bool:
+    return dict(call.attrs)["axis"] in (-1, 3)
+
+
+def _without_sink(scores: Pattern) -> Pattern:
+    """The shares of keys beside a sink, as GPT-OSS has it: it is the last score of each row."""
+    sink = value("sink", dtype=IN_FLOAT32)
+    joined = op("concat", scores, op("broadcast_to", sink) | sink, where=_of_keys)
+    shifted = op("sub", joined, op("max", joined, axes=(3,), keepdims=True))
+    return op("slice", op("softmax", shifted | joined, where=_of_keys), axes=(3,), starts=(0,), steps=(1,), name="keys")
 
 
 def _is_attention(m: Match) -> bool:
@@ -39,11 +60,14 @@ def _is_attention(m: Match) -> bool:
     q, k, v = (shapes[name] for name in "qkv")
     if not q[:2] == k[:2] == v[:2] or q[3] != k[2] or k[3] != v[2]:
         return False
-    factor = m.operands.get("scale")
-    if isinstance(factor, Constant) and not 0 < abs(factor.array.item()) < inf:
+    if not 0 < abs(_factor(m, "scale", "divided") * _factor(m, "inner", "lessened") * _factor(m, "cap")) < inf:
         return False
     scores = deduce(m.calls["apart" if "apart" in m.calls else "scores"], {})
-    return _groups(m) is not None and isinstance(scores, TensorType) and _broadcasts(m, scores)
+    if _groups(m) is None or not isinstance(scores, TensorType) or not _broadcasts(m, "bias", scores.shape, scores.dtype):
+        return False
+    if "keys" in m.calls and deduce(m.calls["keys"], {}) != scores:
+        return False
+    return _broadcasts(m, "sink", (*scores.shape[:3], to_dim(1)), scores.dtype)
 
 
 def _groups(m: Match) -> int | None:
@@ -59,23 +83,31 @@ def _groups(m: Match) -> int | None:
     return int(h_apart / h)
 
 
-def _broadcasts(m: Match, scores: TensorType) -> bool:
-    bias = m.operands.get("bias")
-    if bias is None:
+def _broadcasts(m: Match, name: str, shape: Sequence[Dim], dtype: str) -> bool:
+    if name not in m.operands:
         return True
-    added = bias.annotation
-    if not isinstance(added, TensorType) or added.dtype != scores.dtype or added.rank not in (2, 4):
+    given = m.type(name)
+    if not isinstance(given, TensorType) or given.dtype != dtype or given.rank not in (2, 4):
         return False
-    return all(is_one(a) or a == b for a, b in zip(added.shape, scores.shape[-added.rank :], strict=True))
+    return all(is_one(a) or a == b for a, b in zip(given.shape, shape[-given.rank :], strict=True))
 
 
 def _attributes(m: Match) -> dict[str, Any]:
     found: dict[str, Any] = {name: tuple(m.attr(name, "perm")) for name in ("left", "right", "values") if name in m.calls}
-    factor, groups = m.operands.get("scale"), _groups(m)
-    if isinstance(factor, Constant):
-        number = factor.array.item()
-        found["scale"] = 1 / number if "divided" in m.calls else number
-    return found | ({"bias": True} if "bias" in m.operands else {}) | ({} if groups == 1 else {"groups": groups})
+    scale, groups = _factor(m, "scale", "divided") * _factor(m, "inner", "lessened"), _groups(m)
+    found |= {"scale": scale} if scale != 1 else {}
+    found |= {"cap": _factor(m, "cap")} if "cap" in m.operands else {}
+    found |= {name: True for name in ("bias", "sink") if name in m.operands}
+    return found | ({} if groups == 1 else {"groups": groups})
+
+
+def _factor(m: Match, name: str, divided: str = "") -> float:
+    """The number under a name, of which the reciprocal is meant where it divides; 1 where there is none, 0 for no such number."""
+    factor = m.operands.get(name)
+    found: float = factor.array.item() if isinstance(factor, Constant) else 1.0
+    if divided not in m.calls:
+        return found
+    return 1 / found if found else 0.0
 
 
 for _name, _shared in (("cpu_attention", False), ("cpu_attention_shared", True)):
@@ -84,7 +116,7 @@ for _name, _shared in (("cpu_attention", False), ("cpu_attention_shared", True))
         _attention(_shared),
         "cpu.attention",
         _is_attention,
-        inputs=("q", "k", "v", "bias"),
+        inputs=("q", "k", "v", "bias", "sink"),
         attributes=_attributes,
         package="cpu",
         late=True,

@@ -128,7 +128,10 @@ class _Op(Pattern):
         if made is None or not isinstance(atom, Var):
             return
         for m in self._expression(made, definitions, so_far):
-            yield replace(m, views=(*m.views, atom)) if self.is_view else replace(m, inner=(*m.inner, atom))
+            if atom in (m.views if self.is_view else m.inner):
+                yield m  # several operands may read it
+            else:
+                yield replace(m, views=(*m.views, atom)) if self.is_view else replace(m, inner=(*m.inner, atom))
 
     def roots(self, expr: Expr, definitions: Definitions) -> Iterator[Match]:
         return self._expression(expr, definitions, Match())

@@ -31,6 +31,13 @@ def by_hand(q: Any, k: Any, v: Any, m: Any) -> Any:
     return torch.softmax(q @ k.transpose(2, 3) * 0.25 + m, -1) @ v
 
 
+def with_sinks(q: Any, k: Any, v: Any, m: Any, shifted: bool = True) -> Any:
+    scores = torch.cat([q @ k.transpose(2, 3) * 0.25 + m, m[:, :, :, :1].expand(q.shape[0], 4, q.shape[2], 1)], -1)
+    if shifted:
+        scores = scores - scores.max(-1, keepdim=True).values
+    return torch.softmax(scores, -1)[..., :-1] @ v
+
+
 FORMS: dict[str, tuple[Callable[..., Any], bool]] = {
     "plain": (lambda q, k, v, m: SDPA(q, k, v), True),
     "a mask of numbers": (lambda q, k, v, m: SDPA(q, k, v, m), True),
@@ -43,6 +50,19 @@ FORMS: dict[str, tuple[Callable[..., Any], bool]] = {
         lambda q, k, v, m: SDPA(torch.cat([q[:, :2], q[:, 2:4]], 1), k[:, :2], v[:, :2], m, enable_gqa=True), True
     ),
     "some heads that share keys": (lambda q, k, v, m: SDPA(q[:, :2], k[:, :1], v[:, :1], m, enable_gqa=True), True),
+    "capped": (lambda q, k, v, m: torch.softmax(torch.tanh(q @ k.transpose(2, 3) / 4 / 3) * 3 + m, -1) @ v, True),
+    "sinks": (with_sinks, True),
+    "sinks beside large scores": (lambda q, k, v, m: with_sinks(9 * q, k, v, m, shifted=False), True),
+    "two sinks": (
+        lambda q, k, v, m: torch.softmax(torch.cat([q @ k.transpose(2, 3), q[..., :2]], -1), -1)[..., :-2] @ v, False
+    ),
+    "a sink in front": (
+        lambda q, k, v, m: torch.softmax(torch.cat([q[..., :1], q @ k.transpose(2, 3)], -1), -1)[..., 1:] @ v, False
+    ),
+    "a key less, and a sink": (
+        lambda q, k, v, m: torch.softmax(torch.cat([q @ k.transpose(2, 3), q[..., :1]], -1), -1)[..., :-2] @ v[:, :, 1:], False
+    ),
+    "capped at 0": (lambda q, k, v, m: torch.softmax(torch.tanh(q @ k.transpose(2, 3)) * 0.0, -1) @ v, False),
     "scores that are read, too": (lambda q, k, v, m: (s := torch.softmax(q @ k.transpose(2, 3), -1), s @ v), False),
     "shares of columns": (lambda q, k, v, m: torch.softmax(q @ k.transpose(2, 3), 2) @ v, False),
     "keys that are columns": (lambda q, k, v, m: torch.softmax(q @ k, -1) @ v, False),

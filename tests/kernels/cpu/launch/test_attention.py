@@ -130,6 +130,47 @@ def test_masks(name: str, hidden: float) -> None:
     close(out[:, :, some], exact(q[:, :, some], k, v, 1.0, bias[some]))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cap", [0.0, 3.0])
+@pytest.mark.parametrize("rows", [4, 150])
+@pytest.mark.parametrize("shape", ["1h11", "bhs1", "1s1", None], ids=str)
+def test_caps_and_sinks(shape: str | None, rows: int, cap: float, dtype: str) -> None:
+    """A sink is one more key, whose values are 0; heads that share keys have sinks of their own."""
+    q, k, v = tensors((2, 2, 3 * rows, 150, 8, 9), dtype)
+    rng, element = np.random.default_rng(1), ELEMENTS[dtype]
+    bias = np.where(rng.random((rows, 150)) < 0.5, 0, -np.inf).astype(element)
+    bias[1] = -np.inf
+    given, attrs = [q, k, v, bias], {"bias": True, "groups": 3, "scale": 2.0, "cap": cap}
+    scores = 2.0 * (q.astype(np.float64) @ k.astype(np.float64).swapaxes(2, 3)).reshape(2, 6, rows, 150)
+    scores = (cap * np.tanh(scores) if cap else scores) + bias
+    if shape is not None:
+        sizes = {"b": 2, "h": 6, "s": rows, "1": 1}
+        sink = (3 * rng.standard_normal([sizes[c] for c in shape])).astype(element)
+        given, attrs = [*given, sink], attrs | {"sink": True}
+        scores = np.concatenate([scores, np.broadcast_to(sink.astype(np.float64), (2, 6, rows, 1))], -1)
+    with np.errstate(invalid="ignore"):
+        shares = np.exp(scores - scores.max(-1, keepdims=True))
+        shares = (shares / shares.sum(-1, keepdims=True))[..., :150].reshape(2, 2, 3 * rows, 150)
+    wanted = shares @ v.astype(np.float64)
+    out = np.empty((2, 2, 3 * rows, 9), element)
+    library(given, [out], **attrs)
+    np.testing.assert_array_equal(np.isnan(wanted), np.isnan(out.astype(np.float64)))
+    close(out, wanted)
+    out[...] = 1
+    launched(prepare(given, [out], **attrs), [*given, out])
+    close(out, wanted)
+
+
+def test_rows_that_see_a_sink_alone() -> None:
+    q, k, v = tensors((1, 4, 200, 300, 8, 8), "float32")
+    bias, sink, out = np.full((200, 300), -np.inf, np.float32), np.zeros((4, 1, 1), np.float32), np.ones((1, 4, 200, 8), np.float32)
+    library([q, k, v, bias, sink], [out], bias=True, sink=True)
+    assert not out.any()
+    # what a mask of large numbers hides is nothing beside a sink
+    library([q, k, v, np.full_like(bias, -1e9), sink], [out], bias=True, sink=True)
+    assert not out.any()
+
+
 def test_what_is_not_finite() -> None:
     """As in a softmax: NaN, and infinite scores, spoil their row alone, and what is infinite in a value its column."""
     q, k, v = tensors((1, 1, 4, 200, 8, 8), "float32")
@@ -171,6 +212,7 @@ def test_what_does_not_fit_is_an_error() -> None:
         ([a.astype(np.float64) for a in (q, k, v)], out.astype(np.float64), {}),
         ([q, k, v, bias[:, :, :4].copy()], out, {"bias": True}), ([q, k, v, bias.astype(np.float16)], out, {"bias": True}),
         ([q, k, v, np.zeros((5, 6), np.float32)], out, {"bias": True}), ([q, k, v, bias[None]], out, {"bias": True}),
+        ([q, k, v, bias], out, {"sink": True}), ([q, k, v, bias], out, {"bias": True, "sink": True}), ([q, k], out, {}),
         ([q, k, v], out, {"groups": 2}), ([q, k, v], out, {"groups": 0}), ([q, k, v], out, {"groups": -5}),
         ([q, k, v], out, {"left": (0, 1, 1, 3)}), ([q, k, v], out, {"values": (0, 1, 2, 4)}),
         ([q, k, v], out, {"left": (0, 1, 2)}),

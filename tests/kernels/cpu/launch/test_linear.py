@@ -109,6 +109,19 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
+def test_gelu_far_from_zero() -> None:
+    """Products of rows with 1."""
+    x = np.concatenate([np.linspace(-40, 40, 9001), np.linspace(-5.7, -5.5, 99), [-3.4e38, -1e-40, 0, 1e-40, 3.4e38]])
+    x = x.astype(np.float32)[:, None]
+    out = np.empty_like(x)
+    matmul([x, np.ones((1, 1), np.float32)], [out], activation="gelu")
+    exact = ACTIVATIONS["gelu"](x.astype(np.float64))
+    assert (np.abs(out - exact) <= 3e-7 * np.abs(x) + 1e-38).all()
+    assert (out[x < -5.61] == 0).all()
+    matmul([np.full_like(x, np.nan), np.ones((1, 1), np.float32)], [out], activation="gelu")
+    assert np.isnan(out).all()
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations(activation: str) -> None:
     rng = np.random.default_rng(8)
