@@ -6,6 +6,7 @@
  * What includes it defines before
  *
  *   mi_lay_row       to[i] = x[i * step] for i < n, as numbers
+ *   mi_lay_pairs     even[i] = x[2 * i] and odd[i] = x[2 * i + 1] for so many of each, of n elements of x
  *   mi_output        what the sums of an output have in common where they are stored, as mi_output_of gives it
  *   mi_store_sums    n sums of an output, from element `at` of the result on
  */
@@ -24,6 +25,12 @@ typedef struct {
     int square; /* 10 * K + STEP of windows as mi_sums_of_square has them, or 0 */
 } mi_depthwise;
 
+/* Fetches what lies behind a row of n elements as far as a band is long: rows are so short that little else is read meanwhile. */
+MI_INLINE void mi_fetch_row(const MI_ELEMENT *row, ptrdiff_t n)
+{
+    for (ptrdiff_t i = 0; i < n; i += MI_LINE / (ptrdiff_t)sizeof *row) __builtin_prefetch((const char *)(row + i) + MI_AHEAD);
+}
+
 static void mi_band_lay_out(const mi_depthwise *d, const MI_ELEMENT *x, ptrdiff_t i0, ptrdiff_t i1, ptrdiff_t rows, mi_real *to)
 {
     const mi_windows *c = &d->c;
@@ -33,9 +40,18 @@ static void mi_band_lay_out(const mi_depthwise *d, const MI_ELEMENT *x, ptrdiff_
         mi_real *row = to + a0 * d->rows * d->line;
         for (ptrdiff_t r = 0; r < rows; r++, row += d->line) {
             const ptrdiff_t at1 = i1 * c->strides[1] + r - c->low[1];
-            memset(row, 0, (size_t)d->line * sizeof(mi_real));
+            for (ptrdiff_t i = 0; i < d->line; i += MI_W) mi_store(row + i, (mi_vec){0}); /* and of what comes next */
             if (at0 < 0 || at0 >= n[0] || at1 < 0 || at1 >= n[1]) continue;
             const MI_ELEMENT *line = x + (at0 * n[1] + at1) * n[2];
+            mi_fetch_row(line, n[2]);
+            if (c->strides[2] == 2) {
+                const ptrdiff_t first = c->low[2] / 2, second = (c->low[2] + 1) / 2, odd = c->low[2] % 2;
+                const ptrdiff_t evens = (n[2] + 1) / 2, odds = n[2] / 2, most = d->length - first, other = d->length - second;
+                mi_lay_pairs(
+                    c, row + odd * d->length + first, evens < most ? evens : most, row + (1 - odd) * d->length + second,
+                    odds < other ? odds : other, line, n[2]);
+                continue;
+            }
             for (ptrdiff_t phase = 0; phase < c->strides[2]; phase++) {
                 const ptrdiff_t shift = phase - c->low[2];
                 ptrdiff_t first;
@@ -167,7 +183,7 @@ static int mi_run_depthwise(const mi_windows *c, int n_threads, mi_pool_run_fn *
     if (flat && c->kernel[1] == c->kernel[2] && c->strides[1] == c->strides[2] && c->kernel[1] < 10 && c->strides[1] < 10) {
         d.square = (int)(10 * c->kernel[1] + c->strides[1]);
     }
-    const size_t bytes = (size_t)(c->kernel[0] * d.rows * d.line) * sizeof(mi_real);
+    const size_t bytes = (size_t)(c->kernel[0] * d.rows * d.line + MI_W) * sizeof(mi_real);
     return run(mi_band, &d, c->batch * c->groups * c->places[0] * d.bands, n_threads, bytes);
 }
 

@@ -191,6 +191,14 @@ MI_INLINE void mi_lay_row(const mi_windows *c, mi_real *to, const unsigned char 
     for (; i < n; i++) to[i] = (mi_real)((from[i * step] ^ flip) - minus);
 }
 
+MI_INLINE void mi_lay_pairs(
+    const mi_windows *c, mi_real *even, ptrdiff_t evens, mi_real *odd, ptrdiff_t odds, const unsigned char *from, ptrdiff_t n)
+{
+    (void)n;
+    mi_lay_row(c, even, from, 2, evens);
+    mi_lay_row(c, odd, from + 1, 2, odds);
+}
+
 #include "mirage_depthwise.h"
 
 /* Words of a quad of channels: those that there are not are the first one, and have weights of 0. */
