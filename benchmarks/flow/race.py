@@ -222,20 +222,33 @@ def _names(rows: Sequence[FlowRow]) -> list[str]:
 
 
 def mean_table(rows: Sequence[FlowRow]) -> Table:
-    """Geometric means over the sizes of each case, of each mode, and of all, against every peer and the best one."""
+    """Geometric means over the sizes of each case, of each mode, and of all, against every peer and the best one; of each case what
+    it takes to compile, the longest first call at a size, kernels, and the most memory for intermediate tensors.
+    """
     groups: dict[str, list[FlowRow]] = {}
     for r in rows:
         groups.setdefault(f"{r.model} {r.mode}", []).append(r)
+    cases = len(groups)
     for r in rows:
         groups.setdefault(f"all {r.mode}", []).append(r)
+    groups["batch 1, and decoding"] = [r for r in rows if r.batch == 1 or r.mode == "decode"]
     groups["all"] = list(rows)
     names = _names(rows)
     lines = []
-    for label, of in groups.items():
+    for i, (label, of) in enumerate(groups.items()):
         against = [[r.peers[n] / r.ours for r in of if n in r.peers] for n in names]
         both = _mean([r.ratio for r in of]), _mean([r.ratio * r.ours / r.searched for r in of])
-        lines.append([label, str(len(of)), *(_mean(a) if a else "" for a in against), *both])
-    return Table(["peer's time over ours", "sizes", *names, "best peer", "best peer, over searched"], lines)
+        least = f"{min(r.ratio for r in of):.2f}"
+        facts = [
+            f"{of[0].compile_s:.1f}", f"{max(r.first_ms for r in of):.0f}", str(of[0].kernels), str(of[0].libraries),
+            f"{max(r.activation_mb for r in of):.1f}",
+        ] if i < cases else [""] * 5  # fmt: skip
+        lines.append([label, str(len(of)), *(_mean(a) if a else "" for a in against), *both, least, *facts])
+    header = [
+        "peer's time over ours", "sizes", *names, "best peer", "best peer, over searched", "its least", "compile, s",
+        "first call, ms", "kernels", "library calls", "activations, MB",
+    ]  # fmt: skip
+    return Table(header, lines)
 
 
 def _mean(ratios: Sequence[float]) -> str:
@@ -243,8 +256,8 @@ def _mean(ratios: Sequence[float]) -> str:
 
 
 def section(rows: Sequence[FlowRow]) -> str:
-    """The part of the page of benchmarks."""
-    return f"{mean_table(rows).markdown()}\n\n{flow_table(rows).markdown()}"
+    """The part of the page of benchmarks; the rows are beside it, in JSON."""
+    return mean_table(rows).markdown()
 
 
 def main(
