@@ -26,7 +26,8 @@ class Case:
     """A model in one of its modes ("encode", "prefill", "decode"): `build` makes it with so many layers, all if None.
 
     `inputs` draws the arguments of a call from a generator. `example` are sizes of which none is 0, 1 or that of another dim: one
-    export at them serves all. `batches` are drawn from, those that stand there twice more often; a cache has fewer tokens than `cached`.
+    export at them serves all. `batches` are drawn from, those that stand there twice more often; a cache has fewer tokens than
+    `cached`.
     """
 
     model: str

@@ -222,8 +222,8 @@ def _names(rows: Sequence[FlowRow]) -> list[str]:
 
 
 def mean_table(rows: Sequence[FlowRow]) -> Table:
-    """Geometric means over the sizes of each case, of each mode, and of all, against every peer and the best one; of each case what
-    it takes to compile, the longest first call at a size, kernels, and the most memory for intermediate tensors.
+    """Geometric means over the sizes of each case, of each mode, and of all, against every peer and the best one; of each case
+    what it takes to compile, the longest first call at a size, kernels, and the most memory for intermediate tensors.
     """
     groups: dict[str, list[FlowRow]] = {}
     for r in rows:

@@ -134,12 +134,12 @@ def library(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], **attrs
     if there is a `bias`, which broadcasts: of float32, or of one type of 16 bits.
 
     The attributes are those of `_arguments`. Scores are `cap * tanh(scale * q @ k)` where `cap` is not 0 (Gemma Team, "Gemma 2",
-    2024). A `sink`, which broadcasts to rows of one key, is the score of a further key whose values are 0 (Xiao et al., "Efficient
-    Streaming Language Models with Attention Sinks", 2024). Of each head, so many `groups` of rows are heads of the bias, one behind the other,
-    as heads of queries are that share keys. `left`, `right` and `values` permute the dims of q, k and v, whose rows stay
-    contiguous; those of k put its columns, the keys, last. A row whose keys are all hidden by -inf is NaN; keys that the bias
-    hides from all of 64 rows are not read where these see others. Raises LibraryError for arrays that do not fit,
-    NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory.
+    2024). A `sink`, which broadcasts to rows of one key, is the score of a further key whose values are 0 (Xiao et al.,
+    "Efficient Streaming Language Models with Attention Sinks", 2024). Of each head, so many `groups` of rows are heads of the
+    bias, one behind the other, as heads of queries are that share keys. `left`, `right` and `values` permute the dims of q, k and
+    v, whose rows stay contiguous; those of k put its columns, the keys, last. A row whose keys are all hidden by -inf is NaN;
+    keys that the bias hides from all of 64 rows are not read where these see others. Raises LibraryError for arrays that do not
+    fit, NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory.
     """
     (out,) = outputs
     args = _arguments(inputs, out, **attrs)
