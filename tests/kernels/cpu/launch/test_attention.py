@@ -140,7 +140,8 @@ def test_caps_and_sinks(shape: str | None, rows: int, cap: float, dtype: str) ->
     rng, element = np.random.default_rng(1), ELEMENTS[dtype]
     bias = np.where(rng.random((rows, 150)) < 0.5, 0, -np.inf).astype(element)
     bias[1] = -np.inf
-    given, attrs = [q, k, v, bias], {"bias": True, "groups": 3, "scale": 2.0, "cap": cap}
+    given = [q, k, v, bias]
+    attrs: dict[str, Any] = {"bias": True, "groups": 3, "scale": 2.0, "cap": cap}
     scores = 2.0 * (q.astype(np.float64) @ k.astype(np.float64).swapaxes(2, 3)).reshape(2, 6, rows, 150)
     scores = (cap * np.tanh(scores) if cap else scores) + bias
     if shape is not None:
@@ -163,7 +164,8 @@ def test_caps_and_sinks(shape: str | None, rows: int, cap: float, dtype: str) ->
 
 def test_rows_that_see_a_sink_alone() -> None:
     q, k, v = tensors((1, 4, 200, 300, 8, 8), "float32")
-    bias, sink, out = np.full((200, 300), -np.inf, np.float32), np.zeros((4, 1, 1), np.float32), np.ones((1, 4, 200, 8), np.float32)
+    bias, sink = np.full((200, 300), -np.inf, np.float32), np.zeros((4, 1, 1), np.float32)
+    out = np.ones((1, 4, 200, 8), np.float32)
     library([q, k, v, bias, sink], [out], bias=True, sink=True)
     assert not out.any()
     # what a mask of large numbers hides is nothing beside a sink
