@@ -19,6 +19,7 @@ from mirage.frontends.graph_ops import cast
 from mirage.frontends.imported import Given, Imported, Refused
 from mirage.frontends.onnx import (  # noqa: F401
     fallback,
+    lower_attention,
     lower_contraction,
     lower_control,
     lower_elementwise,
