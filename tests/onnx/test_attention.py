@@ -55,7 +55,8 @@ def test_forms(name: str) -> None:
     run: Any = mi.compile(model, without=("superoptimize",))
     for sizes in SIZES:
         rng = np.random.default_rng(0)
-        given = {n: rng.standard_normal([d if isinstance(d, int) else sizes[d] for d in shape]).astype(np.float32) for n, shape in shapes.items()}
+        at = {n: [d if isinstance(d, int) else sizes[d] for d in shape] for n, shape in shapes.items()}
+        given = {n: rng.standard_normal(shape).astype(np.float32) for n, shape in at.items()}
         if "M" in given:
             given["M"][given["M"] > 1] = -np.inf
             given["M"][..., 0, :] = -np.inf
