@@ -11,7 +11,9 @@ onnx = pytest.importorskip("onnx")
 
 import mirage as mi  # noqa: E402
 
-SIZES: list[dict[Any, int]] = [{"b": 2, "s": 5, "t": 9}, {"b": 1, "s": 1, "t": 9}, {"b": 3, "s": 9, "t": 4}]
+SIZES: list[dict[Any, int]] = [
+    {"b": 2, "s": 5, "t": 9, "m": 9}, {"b": 1, "s": 1, "t": 9, "m": 6}, {"b": 3, "s": 9, "t": 4, "m": 4},
+]  # fmt: skip
 _Shapes: TypeAlias = dict[str, list[Any]]
 
 
@@ -30,6 +32,9 @@ FORMS: dict[str, tuple[dict[str, Any], _Shapes, int, bool]] = {
     "capped, with a mask": ({"softcap": 2.0}, heads() | {"M": ["s", "t"]}, 1, True),
     "causal": ({"is_causal": 1}, heads(), 1, True),
     "causal, with a mask": ({"is_causal": 1}, heads() | {"M": ["b", 1, "s", "t"]}, 1, True),
+    "a mask of the first key": ({}, heads() | {"M": ["b", 1, "s", 1]}, 1, True),
+    "a mask of some keys": ({}, heads() | {"M": ["s", 4]}, 1, True),
+    "a mask of further keys": ({}, heads() | {"M": ["s", "m"]}, 1, True),
     "heads side by side": ({"q_num_heads": 4, "kv_num_heads": 2}, FLAT, 1, True),
     "behind what was": ({"is_causal": 1}, heads() | PAST, 3, True),
     "scores are a result": ({}, heads() | PAST, 4, False),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
-from mirage.frontends import array_ops, ops
+import sympy
+
+from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.imported import unsupported
 from mirage.frontends.masked import grouped, masked, mixed
 from mirage.frontends.onnx.table import Call, lowers
@@ -41,7 +43,6 @@ def _attention(
         past = past_k.shape[2]
         k, v = (ops.concat([before, t], 2) for before, t in ((past_k, k), (past_v, v)))
     present = k, v
-    v = as_shape(v, (*v.shape[:2], k.shape[2], v.shape[3]))
     rows, keys, width = q.shape[2], k.shape[2], q.shape[3]
     scale = c.attr("scale")
     if scale is None:
@@ -52,11 +53,16 @@ def _attention(
     scores = product(q, k.swapaxes(2, 3)) * scale
     if cap:
         scores = ops.tanh(scores / cap) * cap
-    if mask is not None and mask.shape[-1] == 1 and keys != 1:
-        mask = array_ops.broadcast_to(mask, (*mask.shape[:-1], keys))
-    seen = None
+    columns, seen = array_ops.arange(0, keys), None
     if c.attr("is_causal", 0):
-        seen = array_ops.arange(0, keys) <= (array_ops.arange(0, rows) + past).reshape(rows, 1)
+        seen = columns <= (array_ops.arange(0, rows) + past).reshape(rows, 1)
+    if mask is not None and mask.shape[-1] != keys:
+        # keys that a mask does not reach are hidden, and it reaches no further than them
+        reach = mask.shape[-1]
+        columns = as_shape(as_shape(columns, [sympy.Max(keys, reach)]), [keys])
+        mask = ops.concat([mask, array_ops.zeros((*mask.shape[:-1], keys - reach), mask.dtype)], -1)
+        reached = columns < reach
+        seen = reached if seen is None else graph_ops.logical_and(seen, reached)
 
     def tensor(x: Any) -> GraphTensor:
         return c.cast(x, q.dtype) if isinstance(x, GraphTensor) else c.constant(x, q.dtype)
