@@ -275,8 +275,8 @@ def main(
     """Race models of PyTorch that are compiled once, at random sizes, against eager PyTorch, torch.compile, ONNX Runtime and
     OpenVINO.
 
-    All of it is sized for an hour on two quiet cores. It can be interrupted and resumed: with --keep FILE every model's rows are
-    written when they are measured, and left out of the next run with that file; --only NAME measures one model.
+    All of it takes an hour and a half on two quiet cores. It can be interrupted and resumed: with --keep FILE every model's rows
+    are written when they are measured, and left out of the next run with that file; --only NAME measures one model.
     """
     if overhead:
         found = measure_overhead(complain)

@@ -28,7 +28,7 @@ typedef struct {
 /* Fetches what lies behind a row of n elements as far as a band is long: rows are so short that little else is read meanwhile. */
 MI_INLINE void mi_fetch_row(const MI_ELEMENT *row, ptrdiff_t n)
 {
-    for (ptrdiff_t i = 0; i < n; i += MI_LINE / (ptrdiff_t)sizeof *row) __builtin_prefetch((const char *)(row + i) + MI_AHEAD);
+    for (ptrdiff_t i = 0; i < n; i += MI_LINE / (ptrdiff_t)sizeof *row) mi_fetch(MI_LINE, (const char *)(row + i) + MI_AHEAD);
 }
 
 static void mi_band_lay_out(const mi_depthwise *d, const MI_ELEMENT *x, ptrdiff_t i0, ptrdiff_t i1, ptrdiff_t rows, mi_real *to)
