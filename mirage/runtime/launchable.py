@@ -24,7 +24,7 @@ from mirage.kernels.cpu.launch import (
 from mirage.kernels.cpu.launch.rounds import Launch
 from mirage.runtime import program as vm
 from mirage.runtime.sizes import Slots
-from mirage.runtime.steps import Steps
+from mirage.runtime.steps import Steps, dims_in
 
 #: library functions, and what prepares launches of them
 _LIBRARY: Mapping[str, Callable[..., Launch | None]] = {
@@ -87,13 +87,13 @@ def launched(i: vm.Instruction, make: Steps) -> LaunchedCall | None:
 
             return LaunchedCall(i, (*inputs, *outputs, *workspace), launches, sizes)
         case vm.CallLibrary(name, inputs, outputs, attrs) if name in _LIBRARY:
-            fixed, count = dict(attrs), len(inputs)
+            values, count = make.attrs(attrs), len(inputs)
             function = _LIBRARY[name]
 
             def call(given: Sequence[Any], slots: Slots) -> Sequence[Launch] | None:
-                return one(function(given[:count], given[count:], **fixed))
+                return one(function(given[:count], given[count:], **values(slots)))
 
-            return LaunchedCall(i, (*inputs, *outputs), call)
+            return LaunchedCall(i, (*inputs, *outputs), call, make.slots(dims_in(value for _, value in attrs)))
         case vm.CallPacked(_, name, args, attrs, (0,)) if name in order.EFFECTS:
             settings, effect = dict(attrs), order.EFFECTS[name]
             return LaunchedCall(i, args, lambda given, slots: one(effect(given, **settings)))

@@ -161,7 +161,7 @@ class Steps:
 
     def library(self, i: vm.CallLibrary) -> Step:
         run, inputs, outputs = self.place.library(i.function), getter(i.inputs), getter(i.outputs)
-        attrs = self._attrs(i.attrs)
+        attrs = self.attrs(i.attrs)
         own = i.function in blas.FUNCTIONS
         if is_provided(i.function):
             # it does not warn of what is not finite, as NumPy does; and its errors are for the user
@@ -183,7 +183,7 @@ class Steps:
         return step
 
     def packed(self, i: vm.CallPacked) -> Step:
-        run, out, args, attrs = packed_function(i.function), i.out, getter(i.args), self._attrs(i.attrs)
+        run, out, args, attrs = packed_function(i.function), i.out, getter(i.args), self.attrs(i.attrs)
         kept = getter([k for k in range(len(i.args)) if k not in i.in_place])
         place = self.place
 
@@ -268,13 +268,13 @@ class Steps:
 
     def _sizes(self, values: Iterable[Any]) -> Callable[[Slots], dict[str, int]]:
         """What gives the sizes of the symbols in attributes."""
-        names = sorted({s for d in _dims_in(values) for s in symbols_of(d)})
+        names = sorted({s for d in dims_in(values) for s in symbols_of(d)})
         places = [(s, self.table.slot(symbol(s), self.stage)) for s in names]
         return lambda slots: {s: slots[at] for s, at in places}
 
-    def _attrs(self, items: AttrItems) -> Callable[[Slots], dict[str, Any]]:
+    def attrs(self, items: AttrItems) -> Callable[[Slots], dict[str, Any]]:
         """What gives attributes, with dims among them, also in tuples, as integers."""
-        fixed = {name: value for name, value in items if not list(_dims_in([value]))}
+        fixed = {name: value for name, value in items if not list(dims_in([value]))}
         open_ = {name: value for name, value in items if name not in fixed}
         if not open_:
             return lambda slots: fixed
@@ -337,12 +337,12 @@ def scalar_of(value: Any, array: type[Any], kinds: str, what: str) -> Any:
     return value.item() if isinstance(value, array) else value
 
 
-def _dims_in(values: Iterable[Any]) -> Iterable[Dim]:
+def dims_in(values: Iterable[Any]) -> Iterable[Dim]:
     for v in values:
         if isinstance(v, sympy.Expr):
             yield v
         elif isinstance(v, tuple):
-            yield from _dims_in(v)
+            yield from dims_in(v)
 
 
 def arrays_in(value: Any, array: type[Any] = np.ndarray) -> Iterable[PlacedArray]:

@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from mirage.errors import InputError
-from mirage.torch.caches import caches_in
+from mirage.torch.caches import caches_in, give_room
 
 #: what a call is but for the shapes and contents of its tensors
 Key: TypeAlias = tuple[Any, ...]
@@ -29,14 +29,16 @@ class Given:
     caches: list[Any]
 
 
-def split(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Given:
-    """The arguments of a call; those by name in the order of the names.
+def split(args: Sequence[Any], kwargs: Mapping[str, Any], grows: bool = False) -> Given:
+    """The arguments of a call; those by name in the order of the names. With `grows`, caches that grow get room for its tokens.
 
     Raises InputError for a value that no program can be made for: a tensor of another device or kind, or an object that is
     neither a plain value nor a pytree of such.
     """
     names = tuple(sorted(kwargs))
     values = [*args, *(kwargs[name] for name in names)]
+    if grows:
+        give_room(values)
     key: list[Any] = [len(args), names]
     tensors: list[Any] = []
     for x in values:

@@ -1,7 +1,8 @@
 """Caches of keys and values, of `transformers`, among the arguments and results of models: objects that a call changes.
 
 A program takes and gives the tensors in them: they are pytrees. A cache that a call was given has what the model appended, as it
-has in eager mode, and is the one in the result where the model returned it.
+has in eager mode, and is the one in the result where the model returned it. Before a call without gradients, layers that grow get
+room for its tokens (`mirage.torch.growing`), which the program writes to.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -40,8 +42,10 @@ _NAMES = ("DynamicCache", "StaticCache")
 #: what layers of static caches are made with
 _OF_STATIC_LAYERS = ("max_cache_len", "_is_croppable")
 _PARTS = ("self_attention_cache", "cross_attention_cache")
+#: the tensors of a layer with room
+_GROWING = ("growing_keys", "growing_values")
 #: names of the tensors of a cache, see `_tensors`
-_TENSOR = re.compile(r"(keys|values|seen|length|room)\.(\d{1,4})(?:\.(\d{1,9}))?")
+_TENSOR = re.compile(r"(keys|values|growing_keys|growing_values|tokens|seen|length|room)\.(\d{1,4})(?:\.(\d{1,9}))?")
 
 
 def _register(kind: type, flatten: Any, unflatten: Any) -> None:
@@ -60,18 +64,28 @@ def _tensors(module: Any, static: bool, cache: Any) -> tuple[list[Any], list[str
     """The tensors of a cache, with names such as "keys.3".
 
     A layer with a window of 4096 has "seen.3.4096", too, without elements, [n, 0], of which n is how many tokens there were:
-    programs know numbers as sizes. One of a static cache has "length.3", and, before its first call, "room.3", [n, 0], with room
-    for n tokens. Raises InputError for a cache that has more than these.
+    programs know numbers as sizes. One with room has "growing_keys.3", "growing_values.3", and "tokens.3", [n, 0], of which n is
+    how many tokens it has, if the one before has not as many. One of a static cache has "length.3", and, before its first call,
+    "room.3", [n, 0], with room for n tokens. Raises InputError for a cache that has more than these.
     """
     values: list[Any] = []
     names: list[str] = []
+    tokens, growing = None, None if static else _growing_layer()
     for k, layer in enumerate(cache.layers):
         sliding = getattr(layer, "is_sliding", False)
-        if type(layer) is not _class(module, static, sliding):
+        grows = type(layer) is growing
+        if not grows and type(layer) is not _class(module, static, sliding):
             raise InputError(f"a cache has a {type(layer).__name__}, which is more than its tensors")
         if getattr(layer, "record_past", False):
             raise InputError("a cache records what it has lost")
-        if layer.is_initialized:
+        if grows and layer.has_room:
+            values += [layer.growing_keys, layer.growing_values]
+            names += [f"{name}.{k}" for name in _GROWING]
+            if tokens is None or tokens != layer.keys.shape[2]:
+                tokens = layer.keys.shape[2]
+                values.append(torch.zeros((tokens, 0)))
+                names.append(f"tokens.{k}")
+        elif layer.is_initialized:
             values += [layer.keys, layer.values]
             names += [f"keys.{k}", f"values.{k}"]
         if static:
@@ -86,6 +100,35 @@ def _tensors(module: Any, static: bool, cache: Any) -> tuple[list[Any], list[str
     if getattr(cache, "offloading", False):
         raise InputError("a cache is offloaded")
     return values, names
+
+
+def _growing_layer() -> Any:
+    return import_module("mirage.torch.growing").GrowingLayer
+
+
+def give_room(values: Sequence[Any]) -> None:
+    """Give room for more tokens to layers that grow, of the caches among some arguments: for as many as the arguments may have.
+
+    What an encoder gives is in a cache of the same kind, and does not grow.
+    """
+    if torch.is_grad_enabled():
+        return
+    more = None
+    for cache in caches_in(values):
+        growing = getattr(cache, _PARTS[0], cache)
+        if type(growing).__name__ != _NAMES[False]:
+            continue
+        if more is None:
+            # tokens, embeddings, masks and positions have them in their second dim
+            tensors = [t for t in pytree.tree_leaves(values, is_leaf=_is_cache) if isinstance(t, torch.Tensor)]
+            more = max((t.shape[1] for t in tensors if t.ndim in (2, 3)), default=1)
+        with_room = _growing_layer().of
+        growing.layers = [with_room(layer, more) for layer in growing.layers]
+
+
+def grows(key: Sequence[Any]) -> bool:
+    """Whether a key of `arguments.split` has a cache with room."""
+    return any(_GROWING[0] in repr(part) for part in key)
 
 
 def _class(module: Any, static: bool, sliding: bool) -> Any:
@@ -108,8 +151,12 @@ def _cache(module: Any, static: bool, values: Sequence[Any], names: Sequence[str
     module.Cache.__init__(cache, **{"layers": []} if static else {"layer_class_to_replicate": module.DynamicLayer})
     layer = _static_layer if static else _dynamic_layer
     _note_equal_sizes(found.values())
+    common: dict[str, Any] = {}
     try:
-        cache.layers += [layer(module, found.get(k, {})) for k in range(max(found, default=-1) + 1)]
+        for k in range(max(found, default=-1) + 1):
+            tensors = {**common, **found.get(k, {})}
+            common = {name: tensors[name] for name in ("tokens",) if name in tensors}
+            cache.layers.append(layer(module, tensors))
     except KeyError as e:
         raise InputError(f"a cache of keys and values has a layer without {e}") from None
     return cache
@@ -119,16 +166,18 @@ def _note_equal_sizes(layers: Iterable[Mapping[str, Any]]) -> None:
     """Tell torch, which exports a model with these tensors, that layers of one kind have as many sequences, heads and tokens: a
     program with a symbol for the length of each would have kernels for each.
     """
-    first: dict[bool, Any] = {}
+    first: dict[tuple[bool, bool], Any] = {}
     for tensors in layers:
-        for t in (tensors[name] for name in ("keys", "values") if name in tensors):
-            sizes = first.setdefault("seen" in tensors, t.shape)[:3]
+        for t, grows in ((tensors[name], name in _GROWING) for name in ("keys", "values", *_GROWING) if name in tensors):
+            sizes = first.setdefault(("seen" in tensors, grows), t.shape)[:3]
             for a, b in zip(sizes, t.shape[:3], strict=False):
                 if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt) and a.node.hint == b.node.hint:
                     torch._check(a == b)
 
 
 def _dynamic_layer(module: Any, tensors: Mapping[str, Any]) -> Any:
+    if _GROWING[0] in tensors:
+        return _growing_layer()(*(tensors[name] for name in _GROWING), tensors["tokens"].shape[0])
     sliding = "seen" in tensors
     layer = _class(module, False, sliding)(**{"sliding_window": tensors["window"]} if sliding else {})
     if "keys" in tensors:
@@ -173,11 +222,12 @@ def _is_filled(layer: Any) -> bool:
 
 def caches_in(values: Sequence[Any]) -> list[Any]:
     """Those of some arguments that are caches."""
+    return [v for v in values if _is_cache(v)]
+
+
+def _is_cache(value: Any) -> bool:
     module = sys.modules.get(_MODULE)
-    if module is None:
-        return []
-    kinds = (*(getattr(module, name) for name in _NAMES), module.EncoderDecoderCache)
-    return [v for v in values if type(v) in kinds]
+    return module is not None and type(value) in (*(getattr(module, n) for n in _NAMES), module.EncoderDecoderCache)
 
 
 def places(caches: Sequence[Any], result: Any) -> tuple[str, ...]:

@@ -140,7 +140,7 @@ class CompiledModel(Displayed, drawn_by="mirage.torch.draw"):
         why = self._obstacle()
         if why is None:
             try:
-                given = split(args, kwargs)
+                given = split(args, kwargs, grows=True)
             except InputError as e:
                 why = str(e)
             else:

@@ -11,6 +11,7 @@ from mirage.drawing.show import Displayed
 from mirage.errors import GuardError, InputError
 from mirage.remember import remember
 from mirage.torch.arguments import Key, dtype_name, split
+from mirage.torch.caches import grows
 from mirage.torch.guards import Shape
 from mirage.torch.program import KNOWN, Program
 from mirage.torch.weights import requires_grad
@@ -27,6 +28,7 @@ class CompiledPrograms(Displayed, drawn_by="mirage.torch.draw"):
         for key, program in programs:
             self._programs.setdefault(key, []).append(program)
         self._known: dict[Key, dict[tuple[Shape, ...], Program]] = {key: {} for key in self._programs}
+        self._grows = any(map(grows, self._programs))
 
     @property
     def programs(self) -> list[Program]:
@@ -39,7 +41,7 @@ class CompiledPrograms(Displayed, drawn_by="mirage.torch.draw"):
         Raises InputError for arguments of a kind that it was not compiled for, or that need gradients, GuardError for sizes that
         no program takes, naming those that are taken.
         """
-        given = split(args, kwargs)
+        given = split(args, kwargs, self._grows)
         if torch.is_grad_enabled() and requires_grad(given.tensors):
             raise InputError(f"{self.name}: a program gives no gradients; call it under torch.no_grad()")
         if given.key not in self._programs:

@@ -118,7 +118,7 @@ def test_an_empty_cache_of_a_sliding_window_is_filled() -> None:
         given = ids(2, length)
         found, wanted = run(input_ids=given, cache=ours), eager(input_ids=given, cache=theirs)
         torch.testing.assert_close(found.logits, wanted.logits, atol=1e-4, rtol=1e-4)
-        assert [type(a) for a in ours.layers] == [type(a) for a in theirs.layers]
+        assert all(isinstance(a, type(b)) for a, b in zip(ours.layers, theirs.layers, strict=True))
     assert not run.eager
 
 
@@ -194,7 +194,7 @@ def test_caches_of_sliding_windows(model: Callable[[], Any], sequences: Sequence
             assert ours is None or found.past_key_values is ours
             ours, theirs = found.past_key_values, wanted.past_key_values
             for a, b in zip(ours.layers, theirs.layers, strict=True):
-                assert type(a) is type(b) and a.get_seq_length() == b.get_seq_length() and a.keys.shape == b.keys.shape
+                assert isinstance(a, type(b)) and a.get_seq_length() == b.get_seq_length() and a.keys.shape == b.keys.shape
     # prompts shorter and longer than the window; tokens within it, at its last three places and beyond it; three tokens; and from
     # a prompt beyond it on
     assert not run.eager and len(run.programs) <= 10

@@ -4,8 +4,9 @@
  * (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022). Keys that the bias
  * hides from all rows of a band are visited only where a row sees no others. Where rows are many, a cell copies a tile of keys, a
  * column each, and one of values, and reads the copies for all of its bands; tensors of 16 bits, of the type that MI_HALF names,
- * become float32 in them. A row of no keys but hidden ones of -inf is NaN, as a softmax is. `f` is cap * tanh, or nothing. A sink is
- * the score of a further key of each row, whose values are 0.
+ * become float32 in them, or pairs of bfloat16 where processors have sums of products of these, which shares are rounded for, too.
+ * A row of no keys but hidden ones of -inf is NaN, as a softmax is. `f` is cap * tanh, or nothing. A sink is the score of a further
+ * key of each row, whose values are 0.
  */
 #define MI_REAL float
 #ifndef MI_HALF
@@ -13,6 +14,7 @@
 #endif
 #include "mirage_gemm_block.h"
 #include "mirage_math.h"
+#include "mirage_pairs.h"
 #include "mirage_pool.h"
 
 #define BAND 64  /* rows, */
@@ -43,26 +45,34 @@ typedef struct {
 } cells;
 
 /* What a cell works on: copies of tiles in float32, or NULL where tensors are read as they lie, scores of a band, sums of values, and
- * of each row the maximum and the sum of its shares. */
+ * of each row the maximum and the sum of its shares. With `shares`, copies and shares are of bfloat16, pairs of terms in a float. */
 typedef struct {
     ptrdiff_t *starts; /* of the bias of each row */
-    float *q, *k, *columns, *v, *scores, *sums, *most, *total;
+    float *q, *k, *columns, *v, *scores, *shares, *sums, *most, *total;
 } workspace;
 
 static ptrdiff_t whole(ptrdiff_t n) { return (n + MI_W - 1) / MI_W * MI_W; }
+
+/* Whether so many rows of a cell are multiplied as pairs of bfloat16: of keys, whole pairs lie side by side. */
+static int is_paired(const attention *a, ptrdiff_t rows)
+{
+    return MI_PAIRS && a->half && rows > FEW && a->width % 2 == 0 && a->k_step[2] % 2 == 0;
+}
 
 /* Lays the workspace of a cell of so many rows out in `memory`, which is NULL if only its size, in bytes, is asked for. */
 static size_t lay_out(const attention *a, ptrdiff_t rows, float *memory, workspace *r)
 {
     const ptrdiff_t band = rows < BAND ? rows : BAND, width = whole(a->width), depth = whole(a->depth);
-    const ptrdiff_t many = rows > FEW, half = a->half;
+    const ptrdiff_t many = rows > FEW, pairs = is_paired(a, rows), half = a->half && !pairs, terms = 1 + pairs;
     const ptrdiff_t sizes[] = {
-        rows * (ptrdiff_t)(sizeof(ptrdiff_t) / sizeof(float)), half * rows * width, half * KEYS * width, many * KEYS * width,
-        (half || many) * KEYS * depth, band * KEYS, rows * depth, rows, rows,
+        rows * (ptrdiff_t)(sizeof(ptrdiff_t) / sizeof(float)), half * rows * width, half * KEYS * width, many * KEYS * width / terms,
+        (half || many) * KEYS * depth / terms, band * KEYS, pairs * band * KEYS / 2, rows * depth, rows, rows,
     };
-    float *starts, **const parts[] = {&starts, &r->q, &r->k, &r->columns, &r->v, &r->scores, &r->sums, &r->most, &r->total};
+    float *starts, **const parts[] = {
+        &starts, &r->q, &r->k, &r->columns, &r->v, &r->scores, &r->shares, &r->sums, &r->most, &r->total,
+    };
     ptrdiff_t at = 0;
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 10; i++) {
         if (memory) *parts[i] = sizes[i] ? memory + at : NULL;
         at += whole(sizes[i]);
     }
@@ -129,10 +139,13 @@ static int hides(const attention *a, const ptrdiff_t *starts, ptrdiff_t rows, pt
     return 1;
 }
 
-/* Makes shares of the scores of a row, of so many keys, beside the largest of all so far: the factor of what was summed before. */
-static float share(const attention *a, float *scores, ptrdiff_t keys, ptrdiff_t bias_at, float *most, float *total)
+/* Makes shares of the scores of a row, of so many keys, beside the largest of all so far: the factor of what was summed before.
+ * They are in place of the scores, or in `shares`, as MI_HALF. */
+static float share(
+    const attention *a, float *scores, mi_half *shares, ptrdiff_t keys, ptrdiff_t bias_at, float *most, float *total)
 {
     const mi_vec scale = mi_broadcast(a->scale), none = mi_broadcast(NONE);
+    (void)shares;
     mi_vec largest = none, sum = {0};
     for (ptrdiff_t j = 0; j < keys; j += MI_W) {
         const int n = keys - j < MI_W ? (int)(keys - j) : MI_W;
@@ -147,8 +160,14 @@ static float share(const attention *a, float *scores, ptrdiff_t keys, ptrdiff_t 
     const mi_vec shift = mi_broadcast(above == NONE ? 0 : above);
     for (ptrdiff_t j = 0; j < keys; j += MI_W) {
         const mi_vec v = mi_exp_falling(mi_load(scores + j) - shift);
-        mi_store(scores + j, v);
         sum += v;
+#if MI_PAIRS
+        if (shares) {
+            mi_store_pairs(shares + j, v);
+            continue;
+        }
+#endif
+        mi_store(scores + j, v);
     }
     const float factor = *most == above ? 1 : mi_exp_falling(mi_broadcast(*most - above))[0];
     *total = *total * factor + mi_hsum(sum);
@@ -162,10 +181,34 @@ typedef struct {
     ptrdiff_t k_step, v_step, from, keys;
 } tile;
 
+/* Lays keys out as columns of pairs along their width, and values as rows of pairs of keys, the last one filled up. */
+static void read_pairs(const attention *a, const workspace *r, const mi_half *k, const mi_half *v, ptrdiff_t keys)
+{
+    const ptrdiff_t pairs = a->width / 2, k_step = a->k_step[2], v_step = a->v_step[2], apart = whole(a->depth);
+    for (ptrdiff_t i = 0; i < keys; i += PANEL) {
+        const ptrdiff_t n = keys - i < PANEL ? keys - i : PANEL;
+        mi_transpose(n, pairs, (const float *)(k + i * k_step), k_step / 2, r->columns + i * pairs, PANEL);
+    }
+    for (ptrdiff_t i = 0; i < keys; i += 2, v += 2 * v_step) {
+        for (ptrdiff_t j = 0; j < a->depth; j += MI_W) {
+            const int n = a->depth - j < MI_W ? (int)(a->depth - j) : MI_W;
+            /* the bits of a bfloat16 are the upper half of a float */
+            const mi_uvec first = (mi_uvec)mi_load_half_n(v + j, n) >> 16;
+            const mi_uvec second = i + 1 < keys ? (mi_uvec)mi_load_half_n(v + v_step + j, n) : (mi_uvec){0};
+            mi_store(r->v + i / 2 * apart + j, (mi_vec)(first | second));
+        }
+    }
+}
+
 /* Reads a tile, and makes columns of its keys in a workspace that has them. */
 static void read_keys(const attention *a, const workspace *r, ptrdiff_t k_at, ptrdiff_t v_at, tile *t)
 {
     t->k_step = a->k_step[2], t->v_step = a->v_step[2];
+    if (r->shares) {
+        read_pairs(a, r, (const mi_half *)a->k + k_at + t->from * t->k_step, (const mi_half *)a->v + v_at + t->from * t->v_step, t->keys);
+        t->v = r->v;
+        return;
+    }
     t->k = rows_of(a, a->k, k_at + t->from * t->k_step, t->keys, a->width, r->k, &t->k_step);
     t->v = rows_of(a, a->v, v_at + t->from * t->v_step, t->keys, a->depth, r->v, &t->v_step);
     for (ptrdiff_t i = 0; r->columns && i < t->keys; i += PANEL) {
@@ -174,24 +217,46 @@ static void read_keys(const attention *a, const workspace *r, ptrdiff_t k_at, pt
     }
 }
 
+/* Makes the scores of a tile for so many rows of a cell from `row` on. */
+static void score(
+    const attention *a, const workspace *r, const void *q, ptrdiff_t q_step, ptrdiff_t row, ptrdiff_t rows, const tile *t)
+{
+    const float *x = (const float *)q + row * q_step;
+    if (!r->columns) mi_gemm_dot(rows, a->width, t->keys, x, q_step, t->k, t->k_step, r->scores, KEYS, 0);
+    for (ptrdiff_t i = 0; r->columns && i < t->keys; i += PANEL) {
+        const ptrdiff_t n = t->keys - i < PANEL ? whole(t->keys - i) : PANEL;
+#if MI_PAIRS
+        if (r->shares) {
+            const mi_half *pairs = (const mi_half *)q + row * q_step;
+            mi_gemm_pairs(rows, a->width / 2, n, pairs, q_step, r->columns + i * (a->width / 2), PANEL, r->scores + i, KEYS, 0);
+            continue;
+        }
+#endif
+        mi_gemm_outer(rows, a->width, n, x, q_step, 1, r->columns + i * a->width, PANEL, r->scores + i, KEYS, 0);
+    }
+}
+
 /* Adds the values of a tile, in their shares, to the sums of so many rows of a cell from `row` on; `more` after the first ones. */
 static void add_keys(
-    const attention *a, const workspace *r, const float *q, ptrdiff_t q_step, ptrdiff_t row, ptrdiff_t rows, const tile *t, int more)
+    const attention *a, const workspace *r, const void *q, ptrdiff_t q_step, ptrdiff_t row, ptrdiff_t rows, const tile *t, int more)
 {
     const ptrdiff_t apart = whole(a->depth);
     float *sums = r->sums + row * apart;
-    q += row * q_step;
-    if (!r->columns) mi_gemm_dot(rows, a->width, t->keys, q, q_step, t->k, t->k_step, r->scores, KEYS, 0);
-    for (ptrdiff_t i = 0; r->columns && i < t->keys; i += PANEL) {
-        const ptrdiff_t n = t->keys - i < PANEL ? whole(t->keys - i) : PANEL;
-        mi_gemm_outer(rows, a->width, n, q, q_step, 1, r->columns + i * a->width, PANEL, r->scores + i, KEYS, 0);
-    }
+    mi_half *shares = (mi_half *)r->shares;
+    score(a, r, q, q_step, row, rows, t);
     for (ptrdiff_t i = 0; i < rows; i++) {
         const ptrdiff_t bias_at = a->bias ? r->starts[row + i] + t->from * a->bias_step[3] : 0;
-        const float factor = share(a, r->scores + i * KEYS, t->keys, bias_at, r->most + row + i, r->total + row + i);
+        mi_half *to = shares ? shares + i * KEYS : NULL;
+        const float factor = share(a, r->scores + i * KEYS, to, t->keys, bias_at, r->most + row + i, r->total + row + i);
         float *row_sums = sums + i * apart;
         for (ptrdiff_t j = 0; more && factor != 1 && j < apart; j += MI_W) mi_store(row_sums + j, mi_load(row_sums + j) * factor);
     }
+#if MI_PAIRS
+    if (shares) {
+        mi_gemm_pairs(rows, (t->keys + 1) / 2, apart, shares, KEYS, r->v, apart, sums, apart, more);
+        return;
+    }
+#endif
     mi_gemm_outer(rows, t->keys, a->depth, r->scores, KEYS, 1, t->v, t->v_step, sums, apart, more);
 }
 
@@ -209,7 +274,9 @@ static void cell(void *args, long index, int thread, void *scratch)
     workspace r;
     lay_out(a, c->rows, scratch, &r);
     ptrdiff_t q_step = a->q_step[2], done[BANDS] = {0};
-    const float *q = rows_of(a, a->q, batch * a->q_step[0] + head * a->q_step[1] + row * q_step, rows, a->width, r.q, &q_step);
+    const ptrdiff_t q_at = batch * a->q_step[0] + head * a->q_step[1] + row * q_step;
+    const void *q = (const mi_half *)a->q + q_at;
+    if (!r.shares) q = rows_of(a, a->q, q_at, rows, a->width, r.q, &q_step);
     for (ptrdiff_t i = 0; i < rows; i++) {
         r.most[i] = a->sink ? element(a, a->sink, start_of(a, a->sink_step, batch, head, row + i)) : NONE;
         r.total[i] = a->sink ? 1 : 0;

@@ -14,6 +14,7 @@
 #include "mirage_activation.h"
 #include "mirage_gemm.h"
 #include "mirage_groups.h"
+#include "mirage_pairs.h"
 #include "mirage_pool.h"
 
 #include <float.h>
@@ -32,11 +33,6 @@
 #define TOGETHER 2 /* terms of a column of 16-bit weights that lie side by side */
 #else
 #define TOGETHER 1
-#endif
-#if MI_IS_BFLOAT && defined(__AVX512BF16__) && MI_VEC_BYTES == 64
-#define DOTS 1 /* products of pairs of bfloat16 */
-#else
-#define DOTS 0
 #endif
 #define FEW 8     /* rows up to which weights are made real in registers, anew for each block of them */
 #define TERMS(m) ((m) > 32 ? 512 : 128) /* of a part of a panel: of few rows, in the first cache, of more in the second */
@@ -226,50 +222,7 @@ MI_INLINE void many(
     }
 }
 
-#if DOTS
-/* sums[MR, PANEL] of so many pairs of MR rows, added to what is there if it is `more`. */
-MI_INLINE void dots(
-    const int MR, ptrdiff_t pairs, const mi_half *x, ptrdiff_t apart, const char *w, float *sums, int more)
-{
-    mi_vec sum[ROWS * VECTORS];
-    MI_UNROLL for (int i = 0; i < MR; i++)
-    {
-        MI_UNROLL for (int j = 0; j < VECTORS; j++) sum[i * VECTORS + j] = more ? mi_load(sums + i * PANEL + j * MI_W) : (mi_vec){0};
-    }
-    MI_NO_UNROLL for (; pairs > 0; pairs--, x += 2, w += 4 * PANEL)
-    {
-        mi_uvec wj[VECTORS];
-        if (MR <= 2) {
-            MI_UNROLL for (int i = 0; i < 4 * PANEL; i += MI_LINE) __builtin_prefetch(w + AHEAD + i);
-        }
-        MI_UNROLL for (int j = 0; j < VECTORS; j++) wj[j] = *(const mi_lanes *)(w + 4 * j * MI_W);
-        MI_UNROLL for (int i = 0; i < MR; i++)
-        {
-            unsigned pair;
-            memcpy(&pair, x + i * apart, sizeof pair);
-            const mi_uvec both = pair - (mi_uvec){0};
-            MI_UNROLL for (int j = 0; j < VECTORS; j++)
-            {
-                /* as assembler: compilers disagree about the types that their builtins for it take */
-                __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum[i * VECTORS + j]) : "v"(both), "v"(wj[j]));
-            }
-        }
-    }
-    MI_UNROLL for (int i = 0; i < MR; i++)
-    {
-        MI_UNROLL for (int j = 0; j < VECTORS; j++) mi_store(sums + i * PANEL + j * MI_W, sum[i * VECTORS + j]);
-    }
-}
-
-typedef void dots_fn(ptrdiff_t pairs, const mi_half *x, ptrdiff_t apart, const char *w, float *sums, int more);
-#define DOTS_OF(MR) \
-    static void dots_##MR(ptrdiff_t pairs, const mi_half *x, ptrdiff_t apart, const char *w, float *sums, int more) \
-    { \
-        dots(MR, pairs, x, apart, w, sums, more); \
-    }
-DOTS_OF(1) DOTS_OF(2) DOTS_OF(3) DOTS_OF(4) DOTS_OF(5) DOTS_OF(6) DOTS_OF(7) DOTS_OF(8)
-static dots_fn *const blocks[] = {dots_1, dots_2, dots_3, dots_4, dots_5, dots_6, dots_7, dots_8};
-
+#if MI_PAIRS
 /* Rows by one panel, as sums of products of pairs; `sums` has room for all rows. */
 static void paired(
     const rows_of *r, ptrdiff_t row, ptrdiff_t last, ptrdiff_t column, const char *w, ptrdiff_t width, float *sums)
@@ -277,11 +230,9 @@ static void paired(
     const ptrdiff_t lanes = lanes_of(r->d->k, 2);
     for (ptrdiff_t from = 0; from < lanes; from += PAIRS) {
         const ptrdiff_t left = lanes - from, pairs = left < PAIRS ? left : PAIRS;
-        for (ptrdiff_t i = row; i < last; i += ROWS) {
-            const ptrdiff_t rows = last - i < ROWS ? last - i : ROWS;
-            blocks[rows - 1](
-                pairs, r->pairs + i * r->apart + 2 * from, r->apart, w + 4 * from * PANEL, sums + (i - row) * PANEL, from > 0);
-        }
+        mi_gemm_pairs(
+            last - row, pairs, PANEL, r->pairs + row * r->apart + 2 * from, r->apart, w + 4 * from * PANEL, PANEL, sums, PANEL,
+            from > 0);
     }
     finish(r->d, sums, PANEL, row, last - row, column, width);
 }
@@ -297,7 +248,7 @@ static void cell(void *args, long index, int thread, void *scratch)
     const ptrdiff_t left = d->n - column, width = left < PANEL ? left : PANEL;
     const char *w = d->w + column * column_bytes(d->k, d->bytes);
     const int in_registers = d->m <= FEW || !d->k;
-#if DOTS
+#if MI_PAIRS
     if (r->pairs) {
         paired(r, row, last, column, w, width, scratch);
         return;
@@ -336,7 +287,7 @@ static void lay_out(void *args, long row, int thread, void *scratch)
 int mi_dequantized(const dequantized *d, mi_pool_run_fn *run, int n_threads)
 {
     rows_of r = {.d = d, .x = d->x, .apart = d->k};
-    const int dots = DOTS && d->half && d->bytes == 2 && d->k;
+    const int dots = MI_PAIRS && d->half && d->bytes == 2 && d->k;
     const long panels = (d->n + PANEL - 1) / PANEL, bands = (d->m + BAND - 1) / BAND;
     const ptrdiff_t band = d->m < BAND ? d->m : BAND;
     size_t floats = d->m > FEW ? (size_t)(TERMS(d->m) * PANEL + (d->half ? band * PANEL : 0)) : 0;

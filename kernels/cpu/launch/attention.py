@@ -61,13 +61,14 @@ def _arguments(
     bias: bool = False,
     sink: bool = False,
     groups: int = 1,
+    keys: int | None = None,
 ) -> _Arguments:
     """The arguments of C; raises LibraryError for arrays that do not fit, as changed files of programs have them."""
     names, arrays = _names(bias, sink), (*inputs, out)
     sized = None
     if len(arrays) == len(names) and out.dtype.name in IN_FLOAT32 and all(a.dtype == out.dtype for a in arrays):
         shapes = tuple((name, a.shape) for name, a in zip(names, arrays, strict=True))
-        sized = _of_shapes(shapes, tuple(left), tuple(right), tuple(values), groups)
+        sized = _of_shapes(shapes, tuple(left), tuple(right), tuple(values), groups, keys)
     if sized is None:
         shown = ", ".join(f"{a.dtype.name}{list(a.shape)}" for a in arrays)
         raise LibraryError(f"there is no attention of {shown}; compile the program again")
@@ -85,7 +86,7 @@ def _names(bias: bool, sink: bool) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _of_shapes(
-    shapes: tuple[tuple[str, _Shape], ...], left: _Shape, right: _Shape, values: _Shape, groups: int
+    shapes: tuple[tuple[str, _Shape], ...], left: _Shape, right: _Shape, values: _Shape, groups: int, first: int | None
 ) -> _Arguments | None:
     """The sizes and steps of tensors of these shapes; None where they do not fit. Layers of a model have the same."""
     of = dict(shapes)
@@ -95,8 +96,9 @@ def _of_shapes(
     ((b, h, s, d), q_steps), (k_sizes, k_steps), (v_sizes, v_steps) = (
         _moved(*of) for of in ((q, left), (k, right), (v, values))
     )
-    keys = k_sizes[3]
-    fits = k_sizes == [b, h, d, keys] and v_sizes[:3] == [b, h, keys] and out == (b, h, s, v_sizes[3])
+    keys = k_sizes[3] if first is None else first
+    fits = k_sizes[:3] == [b, h, d] and v_sizes[:2] == [b, h] and out == (b, h, s, v_sizes[3])
+    fits &= 0 <= keys <= min(k_sizes[3], v_sizes[2]) if first is not None else v_sizes[2] == keys
     if not fits or groups < 1 or s % groups or q_steps[3] != 1 or k_steps[2] != 1 or v_steps[3] != 1:
         return None
     args = _Arguments(batch=b, heads=h, rows=s, keys=keys, width=d, depth=v_sizes[3], inner=max(s // groups, 1))
@@ -137,9 +139,10 @@ def library(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], **attrs
     2024). A `sink`, which broadcasts to rows of one key, is the score of a further key whose values are 0 (Xiao et al.,
     "Efficient Streaming Language Models with Attention Sinks", 2024). Of each head, so many `groups` of rows are heads of the
     bias, one behind the other, as heads of queries are that share keys. `left`, `right` and `values` permute the dims of q, k and
-    v, whose rows stay contiguous; those of k put its columns, the keys, last. A row whose keys are all hidden by -inf is NaN;
-    keys that the bias hides from all of 64 rows are not read where these see others. Raises LibraryError for arrays that do not
-    fit, NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory.
+    v, whose rows stay contiguous; those of k put its columns, the keys, last. So many `keys` are the first ones of k and v, else
+    all. A row whose keys are all hidden by -inf is NaN; keys that the bias hides from all of 64 rows are not read where these see
+    others. Raises LibraryError for arrays that do not fit, NoCompilerError, CompilerError and UnsafeCacheError as
+    `toolchain.compile`, MirageError without memory.
     """
     (out,) = outputs
     args = _arguments(inputs, out, **attrs)

@@ -19,6 +19,7 @@ def _attention(shared: bool) -> Pattern:
     of one head, which are told apart where the bias is added.
     """
     q, k, v = (value(name, dtype=IN_FLOAT32, rank=4) for name in "qkv")
+    k, v = (view("slice", t, axes=(2,), starts=(0,), steps=(1,), name=f"first_{name}") | t for t, name in ((k, "k"), (v, "v")))
     scores = op("matmul", view("transpose", q, name="left") | q, view("transpose", k, name="right"), name="scores")
     apart, factor = op("reshape", scores, name="apart") if shared else scores, number(name="scale")
     scaled = op("mul", apart, factor, commutative=True) | op("div", apart, factor, name="divided") | apart
@@ -53,7 +54,7 @@ def _is_attention(m: Match) -> bool:
     """
     shapes = {}
     for name, order in (("q", "left"), ("k", "right"), ("v", "values")):
-        t, perm = m.type(name), m.attr(order, "perm", (0, 1, 2, 3))
+        t, perm = _type(m, name), m.attr(order, "perm", (0, 1, 2, 3))
         if not isinstance(t, TensorType) or perm[2 if name == "k" else 3] != 3:
             return False
         shapes[name] = tuple(t.shape[p] for p in perm)
@@ -68,6 +69,11 @@ def _is_attention(m: Match) -> bool:
     if "keys" in m.calls and deduce(m.calls["keys"], {}) != scores:
         return False
     return _broadcasts(m, "sink", (*scores.shape[:3], to_dim(1)), scores.dtype)
+
+
+def _type(m: Match, name: str) -> Any:
+    """The type of an operand, of which the first keys may be a part."""
+    return deduce(m.calls[f"first_{name}"], {}) if f"first_{name}" in m.calls else m.type(name)
 
 
 def _groups(m: Match) -> int | None:
@@ -97,6 +103,7 @@ def _attributes(m: Match) -> dict[str, Any]:
     scale, groups = _factor(m, "scale", "divided") * _factor(m, "inner", "lessened"), _groups(m)
     found |= {"scale": scale} if scale != 1 else {}
     found |= {"cap": _factor(m, "cap")} if "cap" in m.operands else {}
+    found |= {"keys": m.attr(part, "stops")[0] for part in ("first_k", "first_v") if part in m.calls}
     found |= {name: True for name in ("bias", "sink") if name in m.operands}
     return found | ({} if groups == 1 else {"groups": groups})
 

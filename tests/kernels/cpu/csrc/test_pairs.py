@@ -1,0 +1,116 @@
+"""Products of pairs of bfloat16, beside double: by AVX-512 BF16 where this machine has it, and by the tiles of AMX, emulated."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernels.cpu.sanitize import BEGIN, HALVES, ROOMS, check_caught, check_clean
+
+#: tiles as Intel's manual has them: rows of bytes, and what is configured is all that is read and written
+TILES = r"""
+#define MI_AMX_EMULATED
+static struct { unsigned char palette, start_row, reserved[14]; unsigned short bytes[16]; unsigned char rows[16]; } tiles;
+static char tile[8][16][64];
+static int mi_amx_allowed(void) { return 0; }
+static void _tile_loadconfig(const void *p)
+{
+    memcpy(&tiles, p, sizeof tiles);
+    memset(tile, 0, sizeof tile);
+    must(sizeof tiles == 64 && tiles.palette == 1, "no configuration");
+    for (int t = 0; t < 8; t++) must(tiles.rows[t] && tiles.rows[t] <= 16 && tiles.bytes[t] && tiles.bytes[t] <= 64, "no tile");
+}
+static void _tile_release(void) { memset(&tiles, 0, sizeof tiles); }
+static void _tile_zero(int t) { memset(tile[t], 0, sizeof tile[t]); }
+static void _tile_loadd(int t, const void *p, ptrdiff_t step)
+{
+    _tile_zero(t);
+    for (int i = 0; i < tiles.rows[t]; i++) memcpy(tile[t][i], (const char *)p + i * step, tiles.bytes[t]);
+}
+static void _tile_stored(int t, void *p, ptrdiff_t step)
+{
+    for (int i = 0; i < tiles.rows[t]; i++) memcpy((char *)p + i * step, tile[t][i], tiles.bytes[t]);
+}
+static void _tile_dpbf16ps(int to, int x, int y)
+{
+    must(tiles.rows[to] == tiles.rows[x] && tiles.bytes[to] == tiles.bytes[y] && tiles.bytes[x] == 4 * tiles.rows[y], "tiles");
+    for (int i = 0; i < tiles.rows[x]; i++) {
+        for (int j = 0; j < tiles.bytes[y] / 4; j++) {
+            for (int s = 0; s < tiles.bytes[x] / 2; s++) {
+                const float a = real_half(((const mi_half *)tile[x][i])[s]), b = real_half(((const mi_half *)tile[y][s / 2])[2 * j + s % 2]);
+                ((float *)tile[to][i])[j] += a * b;
+            }
+        }
+    }
+}
+"""
+SOURCE = r"""
+#define MI_HALF bfloat16
+#define MI_REAL float
+#include "mirage_vec.h"
+#include <stdint.h>
+#include <string.h>
+""" + BEGIN + ROOMS + HALVES + TILES + r"""
+#include "mirage_amx.h"
+#include "mirage_pairs.h"
+
+typedef void product(
+    ptrdiff_t m, ptrdiff_t pairs, ptrdiff_t n, const mi_half *x, ptrdiff_t xs_m, const void *y, ptrdiff_t ys_p, float *o,
+    ptrdiff_t os_m, int accumulate);
+static void by_tiles(
+    ptrdiff_t m, ptrdiff_t pairs, ptrdiff_t n, const mi_half *x, ptrdiff_t xs_m, const void *y, ptrdiff_t ys_p, float *o,
+    ptrdiff_t os_m, int accumulate)
+{
+    mi_amx_pairs(m, pairs, n, x, xs_m, y, ys_p, o, os_m, accumulate);
+}
+
+/* Rows, pairs and vectors of columns, with gaps between rows. */
+static void check(product *f, ptrdiff_t m, ptrdiff_t pairs, ptrdiff_t n, ptrdiff_t gap, int accumulate)
+{
+    const ptrdiff_t xs = 2 * (pairs + gap), ys = n + gap, os = n + 3 * gap;
+    float *real_x, *real_y, *out = room((m - 1) * os + n);
+    const mi_half *x = values((m - 1) * xs + 2 * pairs, 1, &real_x), *y = values(pairs ? 2 * ((pairs - 1) * ys + n) : 2, 1, &real_y);
+    for (ptrdiff_t i = 0; i < (m - 1) * os + n; i++) out[i] = (float)(i % 7);
+    f(m, pairs, n, x, xs, y, ys, out, os, accumulate);
+    for (ptrdiff_t i = 0; i < (m - 1) * os + n; i++) {
+        const ptrdiff_t row = i / os, j = i % os;
+        double wanted = accumulate || j >= n ? (double)(i % 7) : 0;
+        for (ptrdiff_t s = 0; j < n && s < 2 * pairs; s++) {
+            wanted += (double)real_x[row * xs + s] * (double)real_y[2 * (s / 2 * ys + j) + s % 2];
+        }
+        must(__builtin_fabs(out[i] - wanted) < 1e-4 * (1 + __builtin_fabs(wanted)), "a wrong sum");
+    }
+    while (n_rooms) free(rooms[--n_rooms]);
+}
+
+int main(int argc, char **argv)
+{
+    (void)argv;
+    if (argc > 2) { /* a pair less than there should be */
+        by_tiles(1, 2, 16, (mi_half *)room(1), 4, room(32), 16, room(16), 16, 0);
+        return 0;
+    }
+    static const ptrdiff_t rows[] = {1, 2, 3, 5, 8, 9, 16, 17, 31, 32, 33, 70}, pairs[] = {0, 1, 3, 16, 17, 40};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        for (size_t p = 0; p < sizeof pairs / sizeof *pairs; p++) {
+            for (int vectors = 1; vectors < 6; vectors++) {
+                for (int kind = 0; kind < 4; kind++) {
+                    check(by_tiles, rows[i], pairs[p], 16 * vectors, kind & 1 ? 5 : 0, kind >> 1);
+#if MI_PAIRS
+                    check(mi_gemm_pairs, rows[i], pairs[p], 16 * vectors, kind & 1 ? 5 : 0, kind >> 1);
+#endif
+                }
+            }
+        }
+    }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("build", ["address", "native"])
+def test_all_sizes(build: str) -> None:
+    check_clean(build, SOURCE, "1")
+
+
+def test_rows_that_end_too_early_are_found() -> None:
+    check_caught("address", SOURCE, "1", "wrong", text="heap-buffer-overflow")
