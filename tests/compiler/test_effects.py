@@ -132,3 +132,25 @@ def test_only_arguments_that_are_written_to_have_to_be_writable() -> None:
     own = mi.compile(text.replace("(a, v)", "(x, v)"), without=["superoptimize"], cache=False)
     with pytest.raises(GuardError, match="'x' is updated in place, and read-only"):
         own(x, z)
+
+
+def test_numbers_are_read_across_effects() -> None:
+    """Kernels on both sides of an effect have them, and are no tensors."""
+    module = parse_module("""
+def main(x: float32[n, 4], y: float32[n, 4]):
+    with dataflow():
+        c = constant(value=1/8)
+        s = size(dim=n)
+        a = mul(x, c)
+    e = packed["copy_", float32[n, 4], in_place[0]](y, a)
+    with dataflow():
+        b = exp(x)
+        d = mul(b, c)
+        f = mul(d, s)
+        r = add(f, e)
+    return r
+""")
+    x, y = np.ones((3, 4), np.float32), np.zeros((3, 4), np.float32)
+    found = mi.compile(module, without=("superoptimize",))(x, y)
+    np.testing.assert_allclose(found, np.full((3, 4), np.e / 8 * 3 + 1 / 8), rtol=1e-6)
+    np.testing.assert_array_equal(y, x / 8)

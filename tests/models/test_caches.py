@@ -227,6 +227,28 @@ def test_static_caches_are_written_in_place(model: Callable[[], Any]) -> None:
         assert "scatter_" in str(run.programs[1].graph.executable.program)
 
 
+def test_growing_caches_are_written_in_place() -> None:
+    """From the first token to the last by one program, which neither joins nor copies keys; a new room is given now and then."""
+    eager = made(gpt2)
+    run = mirage.torch.compile(eager, **QUICK, strict=True)
+    theirs = eager(input_ids=ids(2, 5)).past_key_values
+    ours = copy.deepcopy(theirs)
+    rooms: list[int] = []
+    for k in range(70):
+        given = ids(2, 1 + k % 2)
+        found, wanted = run(input_ids=given, cache=ours), eager(input_ids=given, cache=theirs)
+        torch.testing.assert_close(found.logits, wanted.logits, atol=1e-4, rtol=1e-4)
+        rooms.append(ours.layers[0].growing_keys.data_ptr())
+        if k % 20 == 10:
+            for cache in (ours, theirs):
+                cache.crop(-3)
+    # two of 5 tokens and more, and one after each crop
+    assert len(run.programs) == 1 and len([a for a, b in zip(rooms, rooms[1:], strict=False) if a != b]) <= 6
+    text = str(run.programs[0].graph.executable.program)
+    assert text.count("scatter_") == 2 and "cpu.attention" in text and "concat" not in text
+    torch.testing.assert_close(ours.layers[0].keys, theirs.layers[0].keys, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [llama, t5])
 def test_generate_with_a_static_cache(model: Callable[[], Any]) -> None:

@@ -1,4 +1,4 @@
-"""Common subexpressions: what a dataflow block computes twice is computed once. Constants are equal by content."""
+"""Common subexpressions: what a function computes twice is computed once. Constants are equal by content."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from mirage.ir.graph.effects import is_pure
 from mirage.ir.graph.nodes import Atom, Constant, Expr, Function, Module, ShapeValue, Var
 from mirage.ir.graph.order import callees_first
 from mirage.ir.graph.traverse import atoms, variables, with_atoms
+from mirage.ir.types import TensorType
 
 
 def run(module: Module, context: Context) -> Module:
@@ -29,7 +30,7 @@ def run(module: Module, context: Context) -> Module:
 def share(
     function: Function, functions: Mapping[str, Function], contents: dict[int, tuple[np.ndarray, str]] | None = None
 ) -> Function:
-    """The function in which equal expressions of a dataflow block are one binding.
+    """The function in which equal expressions are one binding, whatever effects are between them.
 
     A value that an effect may write to stays on its own. A cast that is made twice is checked once. `contents` keeps the
     hashes of arrays, by identity, between calls.
@@ -37,19 +38,27 @@ def share(
     hashes = {} if contents is None else contents
     r = Rewriter(function, functions)
     written = {v.name for v in written_variables(function, functions)}
+    first: dict[Hashable, Var] = {}
+    #: numbers have no memory: what reads them computes them, and finds them in its own block
+    numbers: dict[Var, Expr] = {}
     for block in function.blocks:
-        first: dict[Hashable, Var] = {}
+        here: dict[Hashable, Var] = {}
         for b in block.bindings:
             value = r.current(b)
-            own = {b.var.name, *(v.name for v in variables(value))} & written
-            if own or not is_pure(value, functions):
+            if own := [v for v in variables(value) if v in numbers and v not in here.values()]:
+                again = {v: here.get(numbers[v]) or here.setdefault(numbers[v], r.emit(numbers[v], name=v.name)) for v in own}
+                value = with_atoms(value, lambda atom, again=again: again.get(atom, atom))
+            if {b.var.name, *(v.name for v in variables(value))} & written or not is_pure(value, functions):
                 r.keep(b, value)
                 continue
-            key = _key(value, hashes)
-            if key in first:
-                r.replace(b.var, first[key])
-            else:
-                first[key] = r.keep(b, value)
+            is_number = isinstance(b.var.annotation, TensorType) and b.var.annotation.dtype == "scalar"
+            known, key = (here, value) if is_number else (first, _key(value, hashes))
+            if key in known:
+                r.replace(b.var, known[key])
+                continue
+            known[key] = r.keep(b, value)
+            if is_number:
+                numbers[known[key]] = value
     return r.finish()
 
 

@@ -18,6 +18,9 @@ def scores_of(c: Call, q: Any, k: Any, scale: float | None) -> Any:
     factor: Any = scale
     if factor is None:
         factor = (1 / sqrt(width) if width else 1.0) if isinstance(width, int) else ops.rsqrt(c.tensor(width))
+    if isinstance(factor, float | int):
+        # functions for attention have it as an attribute
+        return product(q, k.swapaxes(-1, -2)) * factor
     return product(q * factor, k.swapaxes(-1, -2))
 
 
