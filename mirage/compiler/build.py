@@ -32,6 +32,7 @@ from mirage.compiler.passes import (
     partition,
     quantized_convolutions,
     quantized_products,
+    route_experts,
     superoptimize,
     write_stacks,
 )
@@ -62,6 +63,7 @@ PREPARATION: tuple[Pass, ...] = (
     quantized_convolutions.run,
     fold_constants.run,
     cse.run,
+    route_experts.run,
     dead_code.run,
     merge_matmuls.run,
     batch_matmuls.run,
