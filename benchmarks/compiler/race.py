@@ -254,6 +254,14 @@ def _peers(
         found |= {f"PyTorch {label}".strip(): form for label, form in forms.items()}
         for label, run in compiled_layers(program, forms, say).items():
             found[f"torch.compile {label}".strip()] = run
+        if find_spec("openvino"):
+            from benchmarks.peers.layers_in_openvino import openvino_layers
+
+            found |= {f"OpenVINO {k}".strip(): run for k, run in openvino_layers(program, forms, threads, say).items()}
+    if "JAX" in installed():
+        from benchmarks.peers.layers_in_jax import jax_layers
+
+        found |= {f"JAX {label}".strip(): run for label, run in jax_layers(program, arguments, threads).items()}
     if "ONNX Runtime" in installed():
         from benchmarks.peers.layers_in_onnx import onnx_layers
 

@@ -132,7 +132,10 @@ def programs(
             llama.decode_specs(),
             llama.decode_yardstick,
             {"b": (1, batch), "s": (1, 4), "t": (0, length)},
-            sizes(cache512={"b": 1, "s": 1, "t": 512}, batch8={"b": 8, "s": 1, "t": 512}),
+            sizes(
+                cache512={"b": 1, "s": 1, "t": 512}, cache4096={"b": 1, "s": 1, "t": 4096}, batch8={"b": 8, "s": 1, "t": 512},
+                batch32={"b": 32, "s": 1, "t": 512},
+            ),
             llama.weights,
             {"positions": _positions},
         ),
@@ -153,7 +156,7 @@ def programs(
                 mixtral.specs(),
                 mixtral.yardstick,
                 {"n": (1, batch * length)},
-                sizes(decode={"n": 1}, prompt={"n": 64}),
+                sizes(decode={"n": 1}, tokens16={"n": 16}, prompt={"n": 512}),
                 mixtral.weights,
             )
             for name, block in (("mixtral_moe", mixtral.block), ("mixtral_routed", mixtral.routed))

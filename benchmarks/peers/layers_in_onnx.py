@@ -18,7 +18,7 @@ from benchmarks.peers.in_onnx import EPS
 #: the first opset with RMSNormalization, RotaryEmbedding and Attention
 _OPSET, _IR_VERSION = 23, 11
 #: positions that the tables of a rotary embedding have
-_POSITIONS = 1024
+_POSITIONS = 8192
 #: weights that are joined along their last axis
 _JOINED = {"wqkv": ("wq", "wk", "wv"), "w1_w3": ("w1", "w3")}
 _TYPES = {np.dtype(np.float32): "float", np.dtype(np.int64): "int64", np.dtype(np.bool_): "bool"}

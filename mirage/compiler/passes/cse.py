@@ -45,14 +45,18 @@ def share(
         here: dict[Hashable, Var] = {}
         for b in block.bindings:
             value = r.current(b)
-            if own := [v for v in variables(value) if v in numbers and v not in here.values()]:
-                again = {v: here.get(numbers[v]) or here.setdefault(numbers[v], r.emit(numbers[v], name=v.name)) for v in own}
-                value = with_atoms(value, lambda atom, again=again: again.get(atom, atom))
+            for v in variables(value):
+                if v not in numbers or v in here.values():
+                    continue
+                if numbers[v] not in here:
+                    again = here[numbers[v]] = r.emit(numbers[v], name=v.name)
+                    numbers[again] = numbers[v]
+                value = with_atoms(value, lambda atom, v=v, again=here[numbers[v]]: again if atom == v else atom)
             if {b.var.name, *(v.name for v in variables(value))} & written or not is_pure(value, functions):
                 r.keep(b, value)
                 continue
             is_number = isinstance(b.var.annotation, TensorType) and b.var.annotation.dtype == "scalar"
-            known, key = (here, value) if is_number else (first, _key(value, hashes))
+            known, key = (here, value) if is_number else (first, _key(value, hashes, numbers))
             if key in known:
                 r.replace(b.var, known[key])
                 continue
@@ -62,10 +66,10 @@ def share(
     return r.finish()
 
 
-def _key(value: Expr, contents: dict[int, tuple[np.ndarray, str]]) -> Hashable:
-    operands = tuple(_content(a, contents) for a in atoms(value))
-    # the contents of constants stand beside the expression
-    return operands, with_atoms(value, lambda a: _ANY if isinstance(a, Constant) else a)
+def _key(value: Expr, contents: dict[int, tuple[np.ndarray, str]], numbers: Mapping[Var, Expr]) -> Hashable:
+    operands = tuple(numbers[a] if isinstance(a, Var) and a in numbers else _content(a, contents) for a in atoms(value))
+    # the contents of constants, and numbers, stand beside the expression
+    return operands, with_atoms(value, lambda a: _ANY if isinstance(a, Constant) or a in numbers else a)
 
 
 _ANY = ShapeValue(())
