@@ -228,12 +228,12 @@ def _bfloat16(run: _Run) -> None:
 
 
 def _generation(run: _Run) -> None:
-    from benchmarks.flow.generation import CACHES, NAMES, GenerationRow, measure, section
+    from benchmarks.flow.generation import CACHES, PROMPTS, GenerationRow, measure, section
 
-    order, rows = [*NAMES, *CACHES], measure(run.names, _say)
+    order, rows = [*PROMPTS, *CACHES], measure(run.names, _say)
 
-    def key(r: GenerationRow) -> tuple[int, bool, int]:
-        return order.index(r.model), r.dtype != "float32", order.index(r.cache)
+    def key(r: GenerationRow) -> tuple[int, bool, tuple[int, int], int]:
+        return order.index(r.model), r.dtype != "float32", r.prompt, order.index(r.cache)
 
     _row_by_row(run, "generation", GenerationRow, rows, key, section)
 

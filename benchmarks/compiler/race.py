@@ -23,7 +23,7 @@ from benchmarks.compiler.dispatch import DispatchRow, dispatch_table
 from benchmarks.compiler.dispatch import measure as measure_dispatch
 from benchmarks.compiler.memory import MemoryRow, memory_table
 from benchmarks.compiler.memory import measure as measure_memory
-from benchmarks.fairness import Inputs, Referee, impossible
+from benchmarks.fairness import Inputs, Referee, aligned, impossible
 from benchmarks.graphs.programs import MEASURED, GraphProgram, Sizes
 from benchmarks.kernels.race import better
 from benchmarks.peers.peers import PEERS, complain, inference, installed
@@ -164,7 +164,8 @@ def _raced(
     say: Callable[[str], None],
 ) -> _Race:
     """All versions of a program and its peers at one set of sizes: checked, counted, and timed in one race."""
-    arguments = program.arguments(sizes, np.random.default_rng(0))
+    made = program.arguments(sizes, np.random.default_rng(0))
+    arguments = [aligned(a) if isinstance(a, np.ndarray) else a for a in made]
     expected = program.expected(arguments)
     # what a call writes in place is written again by the next one, at the same places
     found = {name: _outputs(e(*_copies(arguments, program))) for name, e in versions.items()}

@@ -8,6 +8,7 @@ those of PyTorch, but for bfloat16, whose rounding may choose others: of weights
 from __future__ import annotations
 
 import copy
+import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,9 +30,10 @@ from mirage.errors import InputError, VerificationError
 from mirage.kernels.cpu.model.limits import measure_limits
 from mirage.settings import num_threads
 
-#: models, by name, whose prompts are so long; and tokens that are generated, rounds in which versions take turns
-NAMES = ("gpt2", "llama")
-PROMPT, TOKENS, ROUNDS = 32, 64, 5
+#: models, by name, with the sequences and tokens of their prompts
+PROMPTS: Mapping[str, Sequence[tuple[int, int]]] = {"gpt2": ((1, 32), (4, 600)), "llama": ((1, 32),)}
+#: tokens that are generated, and rounds in which versions take turns
+TOKENS, ROUNDS = 64, 5
 #: types of models; kinds of caches, and how `generate` is told
 DTYPES = (torch.float32, torch.bfloat16)
 CACHES: Mapping[str, Mapping[str, Any]] = {"grows": {}, "static": {"cache_implementation": "static"}}
@@ -41,13 +43,15 @@ EAGER, NARROW = "PyTorch", "Mirage bfloat16"
 
 @dataclass(frozen=True)
 class GenerationRow:
-    """A model of an element type with one kind of cache: minimum and median of milliseconds per token, and seconds of the first
-    call, which compiles, by version. `limit` are the milliseconds in which the weights that a token needs are read from memory.
+    """A model of an element type with one kind of cache, and prompts of so many sequences and tokens: minimum and median of
+    milliseconds per token, and seconds of the first call, which compiles at the first prompt, by version. `limit` are the
+    milliseconds in which the weights that a token needs are read from memory.
     """
 
     model: str
     layers: int
     dtype: str
+    prompt: tuple[int, int]
     cache: str
     limit: float
     times: dict[str, tuple[float, float]]
@@ -55,14 +59,14 @@ class GenerationRow:
 
 
 def measure(names: Sequence[str] = (), say: Callable[[str], None] = complain) -> Iterator[GenerationRow]:
-    """A row per model, type and kind of cache, all of `NAMES` if none is named; raises InputError for a name of nothing,
+    """A row per model, type and kind of cache, all of `PROMPTS` if none is named; raises InputError for a name of nothing,
     VerificationError where tokens are others than PyTorch's.
     """
-    if unknown := [n for n in names if n not in NAMES]:
-        raise InputError(f"no model is named {', '.join(unknown)}; choose from {', '.join(NAMES)}")
+    if unknown := [n for n in names if n not in PROMPTS]:
+        raise InputError(f"no model is named {', '.join(unknown)}; choose from {', '.join(PROMPTS)}")
     torch.set_num_threads(num_threads())
     transformers.logging.set_verbosity_error()
-    for name in names or NAMES:
+    for name in names or PROMPTS:
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
             for dtype in DTYPES:
                 yield from _measured(name, dtype, say)
@@ -79,9 +83,9 @@ def _measured(name: str, dtype: torch.dtype, say: Callable[[str], None]) -> Iter
     }
     if is_exact:
         versions[NARROW] = _with(model, mirage.torch.compile(model.forward, weights="bfloat16", **options))
-    prompt = torch.randint(3, model.config.vocab_size, (1, PROMPT), generator=torch.Generator().manual_seed(0))
     limit = 1e3 * _bytes_of_a_token(model) / (1e9 * measure_limits().dram_gbs)
-    for cache, how in CACHES.items():
+    for size, (cache, how) in itertools.product(PROMPTS[name], CACHES.items()):
+        prompt = torch.randint(3, model.config.vocab_size, size, generator=torch.Generator().manual_seed(0))
         first: dict[str, float] = {}
         times: dict[str, list[float]] = {n: [] for n in versions}
         for k in range(ROUNDS + 1):
@@ -101,8 +105,9 @@ def _measured(name: str, dtype: torch.dtype, say: Callable[[str], None]) -> Iter
                 else:
                     first[n] = spent
         taken = {n: (min(t), median(t)) for n, t in times.items()}
-        say(f"{name}, {dtype}, {cache}: " + ", ".join(f"{n} {t:.1f} ms a token" for n, (_, t) in taken.items()))
-        yield GenerationRow(name, model.config.num_hidden_layers, str(dtype).removeprefix("torch."), cache, limit, taken, first)
+        say(f"{name}, {dtype}, {size}, {cache}: " + ", ".join(f"{n} {t:.1f} ms a token" for n, (_, t) in taken.items()))
+        layers, of = model.config.num_hidden_layers, str(dtype).removeprefix("torch.")
+        yield GenerationRow(name, layers, of, size, cache, limit, taken, first)
 
 
 def _with(model: nn.Module, forward: Callable[..., Any]) -> Any:
@@ -127,9 +132,10 @@ def generation_table(rows: Sequence[GenerationRow]) -> Table:
     for r in rows:
         cells = ["{:.1f} / {:.1f}".format(*r.times[n]) if n in r.times else "" for n in names]
         firsts = [f"{r.first_s[n]:.0f}" if n in r.first_s else "" for n in ("Mirage", "torch.compile")]
-        lines.append([f"{r.model}, {r.layers} layers", r.dtype, r.cache, *cells, f"{r.limit:.1f}", *firsts])
+        prompt = "{} by {}".format(*r.prompt)
+        lines.append([f"{r.model}, {r.layers} layers", r.dtype, prompt, r.cache, *cells, f"{r.limit:.1f}", *firsts])
     heads = ["first call, s: Mirage", "torch.compile"]
-    return Table(["minimum / median, ms per token", "type", "cache", *names, "limit", *heads], lines)
+    return Table(["minimum / median, ms per token", "type", "prompt", "cache", *names, "limit", *heads], lines)
 
 
 def section(rows: Sequence[GenerationRow]) -> str:

@@ -1,6 +1,6 @@
 """Attention with the masks and scores that FlexAttention's users write: what became of each program, and its time.
 
-`python -m benchmarks.run masks`. Ours are plain programs, compiled for all sizes; PyTorch's are `torch.compile(flex_attention)`,
+`python -m benchmarks.run masks`. Ours are plain programs, compiled for all sizes; `torch.compile(flex_attention)` is PyTorch's,
 with a block mask where there is a mask, and `scaled_dot_product_attention` with what is added to the scores as a tensor. Sinks are
 a factor of FlexAttention's result, from the sums of its shares; pages are gathered before; and of two softmaxes' difference, both
 compute both attentions.

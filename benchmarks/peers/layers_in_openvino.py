@@ -18,7 +18,7 @@ from benchmarks.peers.in_torch import Form
 def openvino_layers(
     program: GraphProgram, forms: Mapping[str, Form], threads: int, say: Callable[[str], None]
 ) -> dict[str, Callable[[], Any]]:
-    """By label, the forms of a program with their weights as constants; what cannot be exported is left out, and `say` told why."""
+    """By label, the forms of a program, whose weights are constants; what cannot be exported is left out, and `say` told why."""
     changing = sum(n not in program.constants for n in program.specs)
     found: dict[str, Callable[[], Any]] = {}
     for label, form in forms.items():

@@ -5,9 +5,9 @@
     found = matmul(silu(matmul(x, w1)), w2)           ->       found = grouped_matmul(silu(grouped_matmul(rows, w1)), w2)
     r = sum(mul(found, shares), over experts)                  r = sum(mul(found, put back, values), over the k)
 
-A sum over an axis times a tensor that is zero but at k distinct places of it is a sum over these places, for finite terms. What is
-summed is made of products with weights [experts, in, out] and operators on elements, so that each row is made of its token alone.
-Where k is at most half of the experts. Source: MegaBlocks (Gale et al., 2022), section 4.
+A sum over an axis times a tensor that is zero but at k distinct places of it is a sum over these places, for finite terms. What
+is summed is made of products with weights [experts, in, out] and operators on elements, so that each row is made of its token
+alone. Where k is at most half of the experts. Source: MegaBlocks (Gale et al., 2022), section 4.
 """
 
 from __future__ import annotations

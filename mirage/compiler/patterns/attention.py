@@ -103,7 +103,8 @@ def _attributes(m: Match) -> dict[str, Any]:
     scale, groups = _factor(m, "scale", "divided") * _factor(m, "inner", "lessened"), _groups(m)
     found |= {"scale": scale} if scale != 1 else {}
     found |= {"cap": _factor(m, "cap")} if "cap" in m.operands else {}
-    found |= {"keys": m.attr(part, "stops")[0] for part in ("first_k", "first_v") if part in m.calls}
+    first = next((m.attr(part, "stops")[0] for part in ("first_k", "first_v") if part in m.calls), None)
+    found |= {"keys": first} if first is not None else {}
     found |= {name: True for name in ("bias", "sink") if name in m.operands}
     return found | ({} if groups == 1 else {"groups": groups})
 

@@ -15,13 +15,13 @@ import torch
 import transformers
 
 import benchmarks.flow.generation as generation
-from benchmarks.flow.generation import NAMES, GenerationRow, generation_table, measure
+from benchmarks.flow.generation import PROMPTS, GenerationRow, generation_table, measure
 from benchmarks.flow.models import CASES
 from mirage.errors import InputError, VerificationError
 
 
 def test_names() -> None:
-    assert {f"{n} decode" for n in NAMES} <= CASES.keys()
+    assert {f"{n} decode" for n in PROMPTS} <= CASES.keys()
     with pytest.raises(InputError, match="no model is named bloom; choose from gpt2, llama"):
         list(measure(["bloom"]))
 
@@ -29,14 +29,14 @@ def test_names() -> None:
 def test_table() -> None:
     times = {"PyTorch": (3.0, 4.0), "Mirage": (1.0, 2.0)}
     rows = [
-        GenerationRow("gpt2", 12, "float32", "grows", 0.5, times, {"Mirage": 20.4, "torch.compile": 30.0}),
-        GenerationRow("llama", 2, "bfloat16", "static", 0.7, {"Mirage": (5.0, 6.0)}, {"Mirage": 7.0}),
+        GenerationRow("gpt2", 12, "float32", (1, 32), "grows", 0.5, times, {"Mirage": 20.4, "torch.compile": 30.0}),
+        GenerationRow("llama", 2, "bfloat16", (4, 600), "static", 0.7, {"Mirage": (5.0, 6.0)}, {"Mirage": 7.0}),
     ]
     table = generation_table(rows)
-    assert table.header[3:6] == ["PyTorch", "Mirage", "limit"]
+    assert table.header[4:7] == ["PyTorch", "Mirage", "limit"]
     assert table.rows == [
-        ["gpt2, 12 layers", "float32", "grows", "3.0 / 4.0", "1.0 / 2.0", "0.5", "20", "30"],
-        ["llama, 2 layers", "bfloat16", "static", "", "5.0 / 6.0", "0.7", "7", ""],
+        ["gpt2, 12 layers", "float32", "1 by 32", "grows", "3.0 / 4.0", "1.0 / 2.0", "0.5", "20", "30"],
+        ["llama, 2 layers", "bfloat16", "4 by 600", "static", "", "5.0 / 6.0", "0.7", "7", ""],
     ]
 
 
@@ -61,6 +61,7 @@ def test_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     case = SimpleNamespace(build=lambda _: SimpleNamespace(model=model))
     monkeypatch.setattr(generation, "CASES", {"gpt2 decode": case})
     monkeypatch.setattr(generation, "ROUNDS", 1)
+    monkeypatch.setattr(generation, "PROMPTS", {"gpt2": ((1, 8),)})
     rows = list(measure(["gpt2"], say=lambda _: None))
     assert [(r.dtype, r.cache) for r in rows] == [(d, c) for d in ("float32", "bfloat16") for c in ("grows", "static")]
     assert rows[0].limit == 2 * rows[2].limit > 0 and [len(r.times) for r in rows] == [4, 4, 3, 3]

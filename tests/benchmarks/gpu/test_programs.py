@@ -39,7 +39,7 @@ def test_programs_are_of_float16() -> None:
     for p in found:
         types = {getattr(t, "dtype", "") for t in p.specs.values()}
         assert "float16" in types and "float32" not in types
-        assert len(p.measured) == 2
+        assert len(p.measured) >= 2
     with pytest.raises(InputError, match="'refinement' is not measured; the programs are llama_decode"):
         measured(["refinement"])
 

@@ -36,8 +36,8 @@ static void _tile_dpbf16ps(int to, int x, int y)
     for (int i = 0; i < tiles.rows[x]; i++) {
         for (int j = 0; j < tiles.bytes[y] / 4; j++) {
             for (int s = 0; s < tiles.bytes[x] / 2; s++) {
-                const float a = real_half(((const mi_half *)tile[x][i])[s]), b = real_half(((const mi_half *)tile[y][s / 2])[2 * j + s % 2]);
-                ((float *)tile[to][i])[j] += a * b;
+                const mi_half a = ((const mi_half *)tile[x][i])[s], b = ((const mi_half *)tile[y][s / 2])[2 * j + s % 2];
+                ((float *)tile[to][i])[j] += real_half(a) * real_half(b);
             }
         }
     }
@@ -68,7 +68,8 @@ static void check(product *f, ptrdiff_t m, ptrdiff_t pairs, ptrdiff_t n, ptrdiff
 {
     const ptrdiff_t xs = 2 * (pairs + gap), ys = n + gap, os = n + 3 * gap;
     float *real_x, *real_y, *out = room((m - 1) * os + n);
-    const mi_half *x = values((m - 1) * xs + 2 * pairs, 1, &real_x), *y = values(pairs ? 2 * ((pairs - 1) * ys + n) : 2, 1, &real_y);
+    const mi_half *x = values((m - 1) * xs + 2 * pairs, 1, &real_x);
+    const mi_half *y = values(pairs ? 2 * ((pairs - 1) * ys + n) : 2, 1, &real_y);
     for (ptrdiff_t i = 0; i < (m - 1) * os + n; i++) out[i] = (float)(i % 7);
     f(m, pairs, n, x, xs, y, ys, out, os, accumulate);
     for (ptrdiff_t i = 0; i < (m - 1) * os + n; i++) {
