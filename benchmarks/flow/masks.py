@@ -1,9 +1,7 @@
 """Attention with the masks and scores that FlexAttention's users write: what became of each program, and its time.
 
 `python -m benchmarks.run masks`. Ours are plain programs, compiled for all sizes; `torch.compile(flex_attention)` is PyTorch's,
-with a block mask where there is a mask, and `scaled_dot_product_attention` with what is added to the scores as a tensor. Sinks are
-a factor of FlexAttention's result, from the sums of its shares; pages are gathered before; and of two softmaxes' difference, both
-compute both attentions.
+with a block mask where there is a mask, and `scaled_dot_product_attention` with what is added to the scores as a tensor.
 """
 
 from __future__ import annotations
@@ -30,8 +28,6 @@ from mirage.settings import num_threads
 BATCH, HEADS, TOKENS, WIDTH, GROUP = 1, 8, 512, 64, 4
 #: tokens of a window and a prefix, documents, and the bound of soft-capped scores
 WINDOW, PREFIX, DOCUMENTS, CAP = 128, 100, 4, 30
-#: tokens of a page of keys, pages that there are, and the share of the second softmax of a difference
-PAGE, PAGES, LESS = 64, 12, 0.8
 OURS, FLEX, DENSE = "Mirage", "FlexAttention", "SDPA with a tensor"
 
 
@@ -94,24 +90,6 @@ def grouped(q: Any, k: Any, v: Any) -> Any:
 
 def normed(q: Any, k: Any, v: Any) -> Any:
     return causal(mi.rms_norm(q), mi.rms_norm(k), v)
-
-
-def sinks(q: Any, k: Any, v: Any, sink: Any) -> Any:
-    s, i, j = scores(q, k)
-    beside = mi.broadcast_to(mi.reshape(sink, (sink.shape[0], 1, 1)), (*s.shape[:3], 1))
-    return mi.softmax(mi.concat([mi.where(j <= i, s, -1e9), beside], axis=-1), axis=-1)[..., :-1] @ v
-
-
-def paged(q: Any, k: Any, v: Any, pages: Any) -> Any:
-    k, v = (mi.transpose(mi.take(t, pages, axis=0), (1, 0, 2, 3)) for t in (k, v))
-    return causal(q, *(mi.reshape(t, (1, t.shape[0], t.shape[1] * PAGE, WIDTH)) for t in (k, v)))
-
-
-def differential(q: Any, k: Any, v: Any) -> Any:
-    h = v.shape[1]
-    s, i, j = scores(q, k)
-    shares = mi.softmax(mi.where(j <= i, s, -1e9), axis=-1)
-    return (shares[:, :h] - LESS * shares[:, h:]) @ v
 
 
 #: what FlexAttention calls mask_mod and score_mod, of a sequence, head, query and key

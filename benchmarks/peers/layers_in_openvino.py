@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,5 +32,5 @@ def openvino_layers(
         except Exception as e:  # of packages that are no part of this project: anything
             say(f"{program.name}: OpenVINO {label} is left out: {first_line(e)}")
             continue
-        found[label] = lambda run=run, given=given: run(given)
+        found[label] = partial(run, given)
     return found

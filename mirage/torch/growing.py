@@ -41,7 +41,8 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
         tokens = layer.keys.shape[2]
         if type(layer) is cls and layer.has_room and tokens + more < layer.growing_keys.shape[2]:
             return layer
-        return cls(*(_larger(t, int(_TIMES * (tokens + more)) + _MORE) for t in (layer.keys, layer.values)), tokens)
+        room = int(_TIMES * (tokens + more)) + _MORE
+        return cls(_larger(layer.keys, room), _larger(layer.values, room), tokens)
 
     @property
     def has_room(self) -> bool:

@@ -45,13 +45,14 @@ def share(
         here: dict[Hashable, Var] = {}
         for b in block.bindings:
             value = r.current(b)
+            again: dict[Atom, Var] = {}
             for v in variables(value):
-                if v not in numbers or v in here.values():
-                    continue
-                if numbers[v] not in here:
-                    again = here[numbers[v]] = r.emit(numbers[v], name=v.name)
-                    numbers[again] = numbers[v]
-                value = with_atoms(value, lambda atom, v=v, again=here[numbers[v]]: again if atom == v else atom)
+                if v in numbers and v not in here.values():
+                    if numbers[v] not in here:
+                        here[numbers[v]] = r.emit(numbers[v], name=v.name)
+                        numbers[here[numbers[v]]] = numbers[v]
+                    again[v] = here[numbers[v]]
+            value = _with_others(value, again)
             if {b.var.name, *(v.name for v in variables(value))} & written or not is_pure(value, functions):
                 r.keep(b, value)
                 continue
@@ -64,6 +65,11 @@ def share(
             if is_number:
                 numbers[known[key]] = value
     return r.finish()
+
+
+def _with_others(value: Expr, others: Mapping[Atom, Var]) -> Expr:
+    """The expression with other variables in place of some."""
+    return with_atoms(value, lambda a: a if isinstance(a, Constant) else others.get(a, a)) if others else value
 
 
 def _key(value: Expr, contents: dict[int, tuple[np.ndarray, str]], numbers: Mapping[Var, Expr]) -> Hashable:
