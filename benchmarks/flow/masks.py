@@ -1,6 +1,6 @@
 """Attention with the masks and scores that FlexAttention's users write: what became of each program, and its time.
 
-`python -m benchmarks.run masks`. Ours are plain programs, compiled for all sizes; `torch.compile(flex_attention)` is PyTorch's,
+`python -m benchmarks.run masks`. Ours are plain programs, compiled for all sizes; PyTorch's are `torch.compile(flex_attention)`,
 with a block mask where there is a mask, and `scaled_dot_product_attention` with what is added to the scores as a tensor.
 """
 
