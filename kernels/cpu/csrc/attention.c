@@ -145,7 +145,7 @@ static float share(
     const attention *a, float *scores, mi_half *shares, ptrdiff_t keys, ptrdiff_t bias_at, float *most, float *total)
 {
     const mi_vec scale = mi_broadcast(a->scale), none = mi_broadcast(NONE);
-    (void)shares;
+    (void)shares; /* where there are no pairs */
     mi_vec largest = none, sum = {0};
     for (ptrdiff_t j = 0; j < keys; j += MI_W) {
         const int n = keys - j < MI_W ? (int)(keys - j) : MI_W;
@@ -205,7 +205,9 @@ static void read_keys(const attention *a, const workspace *r, ptrdiff_t k_at, pt
 {
     t->k_step = a->k_step[2], t->v_step = a->v_step[2];
     if (r->shares) {
-        read_pairs(a, r, (const mi_half *)a->k + k_at + t->from * t->k_step, (const mi_half *)a->v + v_at + t->from * t->v_step, t->keys);
+        const mi_half *k = (const mi_half *)a->k + k_at + t->from * t->k_step;
+        const mi_half *v = (const mi_half *)a->v + v_at + t->from * t->v_step;
+        read_pairs(a, r, k, v, t->keys);
         t->v = r->v;
         return;
     }
