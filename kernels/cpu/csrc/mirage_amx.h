@@ -1,9 +1,23 @@
-/* mi_gemm_pairs by the tiles of AMX (Intel, "Intel Architecture Instruction Set Extensions Programming Reference", chapter 3): 16 rows of
- * 64 bytes each, of which the system has to be asked for.
+/* Products by the tiles of AMX (Intel, "Intel Architecture Instruction Set Extensions Programming Reference", chapter 3), of which the
+ * system has to be asked for: 16 rows of 64 bytes each.
+ *
+ *     o[m,n] (+)= sum over the lanes l of x[m,l] * y[l,n]
+ *
+ * where a lane is a pair of bfloat16, whose products are summed as floats, or four bytes, unsigned ones of x and signed ones of y,
+ * whose products are summed in 32 bits.
  */
 #ifndef MIRAGE_AMX_H
 #define MIRAGE_AMX_H
 
+#include "mirage_vec.h"
+
+#if defined(MI_AMX_EMULATED) || (defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__linux__))
+#define MI_AMX 1
+#else
+#define MI_AMX 0
+#endif
+
+#if MI_AMX
 #ifndef MI_AMX_EMULATED
 #include <immintrin.h>
 #include <sys/syscall.h>
@@ -13,7 +27,7 @@
 #define MI_XTILEDATA 18
 
 /* Whether Linux lets this process use tiles: it makes room for them where it switches tasks. */
-static int mi_amx_allowed(void)
+MI_INLINE int mi_amx_allowed(void)
 {
     static int known; /* 0, or 1 more than the answer; threads that find it out at the same time write the same */
     if (!__atomic_load_n(&known, __ATOMIC_RELAXED)) {
@@ -24,7 +38,7 @@ static int mi_amx_allowed(void)
 }
 #endif
 
-#define MI_TILE 16 /* rows of a tile, and pairs or floats in each */
+#define MI_TILE 16 /* rows of a tile, and lanes in each */
 
 typedef struct {
     unsigned char palette, start_row, reserved[14];
@@ -32,83 +46,100 @@ typedef struct {
     unsigned char rows[16];
 } mi_tile_config;
 
-/* Tiles 0 to 3 are sums of two times two tiles, 4 and 5 rows of x, 6 and 7 columns of y, of so many rows and pairs. */
-static void mi_amx_configure(int first, int second, int pairs)
+/* Tiles 0 to 3 are sums of two times two tiles, 4 and 5 rows of x, 6 and 7 columns of y, of so many rows and lanes. */
+MI_INLINE void mi_amx_configure(int first, int second, int lanes)
 {
     mi_tile_config c = {.palette = 1};
     for (int t = 0; t < 8; t++) {
         const int is_x = t == 4 || t == 5, is_y = t > 5;
-        c.bytes[t] = is_x ? 4 * pairs : 64;
-        c.rows[t] = is_y ? pairs : t == 2 || t == 3 || t == 5 ? second : first;
+        c.bytes[t] = is_x ? 4 * lanes : 64;
+        c.rows[t] = is_y ? lanes : t == 2 || t == 3 || t == 5 ? second : first;
     }
     _tile_loadconfig(&c);
 }
 
-/* At most two tiles of rows by one or two of columns, of `chunks` times as many pairs as the tiles are configured for. */
-static void mi_amx_block(
-    int second, int columns, ptrdiff_t chunks, int pairs, const mi_half *x, ptrdiff_t xs_m, const char *y, ptrdiff_t ys_p, float *o,
-    ptrdiff_t os_m, int accumulate)
+MI_INLINE void mi_amx_multiply(const int BYTES, const int to, const int x, const int y)
 {
-    const ptrdiff_t xb = 2 * xs_m, yb = 4 * ys_p, ob = 4 * os_m;
-    const mi_half *const x1 = x + MI_TILE * xs_m;
-    float *const o1 = o + MI_TILE * os_m;
+    /* tiles are a part of the instruction */
+#define MI_AMX_TILES(t, i, j) \
+    if (to == t && x == i && y == j) { \
+        if (BYTES) _tile_dpbusd(t, i, j); \
+        else _tile_dpbf16ps(t, i, j); \
+    }
+    MI_AMX_TILES(0, 4, 6)
+    MI_AMX_TILES(1, 4, 7)
+    MI_AMX_TILES(2, 5, 6)
+    MI_AMX_TILES(3, 5, 7)
+#undef MI_AMX_TILES
+}
+
+/* At most two tiles of rows by one or two of columns, of `chunks` times as many lanes as the tiles are configured for. Rows of x, y
+ * and o are so many bytes apart. */
+MI_INLINE void mi_amx_block(
+    const int BYTES, int second, int columns, ptrdiff_t chunks, int lanes, const char *x, ptrdiff_t xs, const char *y, ptrdiff_t ys,
+    char *o, ptrdiff_t os, int accumulate)
+{
+    const char *const x1 = x + MI_TILE * xs;
+    char *const o1 = o + MI_TILE * os;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
     if (accumulate) {
-        _tile_loadd(0, o, ob);
-        if (columns > 1) _tile_loadd(1, o + MI_TILE, ob);
-        if (second) _tile_loadd(2, o1, ob);
-        if (second && columns > 1) _tile_loadd(3, o1 + MI_TILE, ob);
+        _tile_loadd(0, o, os);
+        if (columns > 1) _tile_loadd(1, o + 4 * MI_TILE, os);
+        if (second) _tile_loadd(2, o1, os);
+        if (second && columns > 1) _tile_loadd(3, o1 + 4 * MI_TILE, os);
     }
-    for (ptrdiff_t c = 0; c < chunks; c++) {
-        const char *const from = y + c * pairs * yb;
-        _tile_loadd(4, x + 2 * c * pairs, xb);
-        _tile_loadd(6, from, yb);
-        _tile_dpbf16ps(0, 4, 6);
+    for (ptrdiff_t c = 0; c < chunks; c++, x += 4 * lanes, y += lanes * ys) {
+        _tile_loadd(4, x, xs);
+        _tile_loadd(6, y, ys);
+        mi_amx_multiply(BYTES, 0, 4, 6);
         if (columns > 1) {
-            _tile_loadd(7, from + 4 * MI_TILE, yb);
-            _tile_dpbf16ps(1, 4, 7);
+            _tile_loadd(7, y + 4 * MI_TILE, ys);
+            mi_amx_multiply(BYTES, 1, 4, 7);
         }
         if (second) {
-            _tile_loadd(5, x1 + 2 * c * pairs, xb);
-            _tile_dpbf16ps(2, 5, 6);
-            if (columns > 1) _tile_dpbf16ps(3, 5, 7);
+            _tile_loadd(5, x1 + 4 * c * lanes, xs);
+            mi_amx_multiply(BYTES, 2, 5, 6);
+            if (columns > 1) mi_amx_multiply(BYTES, 3, 5, 7);
         }
     }
-    _tile_stored(0, o, ob);
-    if (columns > 1) _tile_stored(1, o + MI_TILE, ob);
-    if (second) _tile_stored(2, o1, ob);
-    if (second && columns > 1) _tile_stored(3, o1 + MI_TILE, ob);
+    _tile_stored(0, o, os);
+    if (columns > 1) _tile_stored(1, o + 4 * MI_TILE, os);
+    if (second) _tile_stored(2, o1, os);
+    if (second && columns > 1) _tile_stored(3, o1 + 4 * MI_TILE, os);
 }
 
-/* All rows and columns, of chunks of so many pairs. */
-static void mi_amx_part(
-    ptrdiff_t m, ptrdiff_t chunks, int pairs, ptrdiff_t n, const mi_half *x, ptrdiff_t xs_m, const char *y, ptrdiff_t ys_p, float *o,
-    ptrdiff_t os_m, int accumulate)
+/* All rows and columns, of chunks of so many lanes. */
+MI_INLINE void mi_amx_part(
+    const int BYTES, ptrdiff_t m, ptrdiff_t chunks, int lanes, ptrdiff_t n, const char *x, ptrdiff_t xs, const char *y, ptrdiff_t ys,
+    char *o, ptrdiff_t os, int accumulate)
 {
     for (ptrdiff_t i = 0; i < m; i += 2 * MI_TILE) {
         const int rows = m - i < 2 * MI_TILE ? (int)(m - i) : 2 * MI_TILE, first = rows < MI_TILE ? rows : MI_TILE;
         /* a tile has at least one row, whether it is used or not */
-        if (!i || rows < 2 * MI_TILE) mi_amx_configure(first, rows > first ? rows - first : 1, pairs);
+        if (!i || rows < 2 * MI_TILE) mi_amx_configure(first, rows > first ? rows - first : 1, lanes);
         for (ptrdiff_t j = 0; j < n; j += 2 * MI_TILE) {
             mi_amx_block(
-                rows - first, n - j > MI_TILE ? 2 : 1, chunks, pairs, x + i * xs_m, xs_m, y + 4 * j, ys_p, o + i * os_m + j, os_m,
+                BYTES, rows - first, n - j > MI_TILE ? 2 : 1, chunks, lanes, x + i * xs, xs, y + 4 * j, ys, o + i * os + 4 * j, os,
                 accumulate);
         }
     }
 }
 
-static void mi_amx_pairs(
-    ptrdiff_t m, ptrdiff_t pairs, ptrdiff_t n, const mi_half *x, ptrdiff_t xs_m, const char *y, ptrdiff_t ys_p, float *o,
-    ptrdiff_t os_m, int accumulate)
+/* n is of whole tiles; BYTES is a constant. */
+MI_INLINE void mi_amx_product(
+    const int BYTES, ptrdiff_t m, ptrdiff_t lanes, ptrdiff_t n, const void *x, ptrdiff_t xs, const void *y, ptrdiff_t ys, void *o,
+    ptrdiff_t os, int accumulate)
 {
-    const ptrdiff_t chunks = pairs / MI_TILE, whole = chunks * MI_TILE;
-    const int rest = (int)(pairs - whole);
-    if (chunks || !rest) mi_amx_part(m, chunks, MI_TILE, n, x, xs_m, y, ys_p, o, os_m, accumulate);
-    if (rest) mi_amx_part(m, 1, rest, n, x + 2 * whole, xs_m, y + whole * 4 * ys_p, ys_p, o, os_m, accumulate || chunks);
+    const ptrdiff_t chunks = lanes / MI_TILE, whole = chunks * MI_TILE;
+    const int rest = (int)(lanes - whole), more = accumulate || chunks;
+    const char *const last_x = (const char *)x + 4 * whole, *const last_y = (const char *)y + whole * ys;
+    if (chunks || !rest) mi_amx_part(BYTES, m, chunks, MI_TILE, n, x, xs, y, ys, o, os, accumulate);
+    if (rest) mi_amx_part(BYTES, m, 1, rest, n, last_x, xs, last_y, ys, o, os, more);
     _tile_release();
 }
+#endif
 
 #endif

@@ -23,6 +23,7 @@ MI_INLINE void mi_store_lanes(void *p, mi_sum v) { *(mi_sum_unaligned *)p = (mi_
 
 #if !defined(MI_OF_16_BITS) && (defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && MI_VEC_BYTES == 32))
 #define MI_STEP 4
+#define MI_UNSIGNED (MI_VEC_BYTES == 64) /* terms are bytes as AMX takes them, and lanes of weights lie in vectors of its tiles */
 #define MI_SHIFT(is_signed) ((is_signed) ? 128 : 0)
 typedef unsigned char mi_term;
 MI_INLINE mi_sum mi_dot_weights(const signed char *p) { return mi_load_lanes(p); }

@@ -7,7 +7,7 @@
 #ifndef MIRAGE_PAIRS_H
 #define MIRAGE_PAIRS_H
 
-#include "mirage_vec.h"
+#include "mirage_amx.h"
 
 #if MI_IS_BFLOAT && defined(__AVX512BF16__) && MI_VEC_BYTES == 64
 #define MI_PAIRS 1
@@ -16,10 +16,6 @@
 #endif
 
 #if MI_PAIRS
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__linux__)
-#include "mirage_amx.h"
-#endif
-
 #define MI_PAIRS_ROWS 8
 #define MI_PAIRS_VECTORS 3
 #define MI_PAIRS_AHEAD 4096 /* bytes from what is read of y to what is fetched, where rows are few */
@@ -95,9 +91,9 @@ static void mi_gemm_pairs(
         {mi_pairs_1x1, mi_pairs_1x2, mi_pairs_1x3}, {mi_pairs_2x1, mi_pairs_2x2, mi_pairs_2x3},
         {mi_pairs_4x1, mi_pairs_4x2, mi_pairs_4x3}, {mi_pairs_8x1, mi_pairs_8x2, mi_pairs_8x3},
     };
-#ifdef MIRAGE_AMX_H
+#if MI_AMX
     if (m > MI_PAIRS_ROWS && mi_amx_allowed()) {
-        mi_amx_pairs(m, pairs, n, x, xs_m, y, ys_p, o, os_m, accumulate);
+        mi_amx_product(0, m, pairs, n, x, 2 * xs_m, y, 4 * ys_p, o, 4 * os_m, accumulate);
         return;
     }
 #endif

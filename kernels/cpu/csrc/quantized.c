@@ -13,6 +13,7 @@
  * With multipliers in place of scales it is ((sum * multiplier[n] + 2^(shift - 1)) >> shift) in 64 bits, the larger of 0 and that
  * for relu, clipped.
  */
+#include "mirage_amx.h"
 #include "mirage_dot.h"
 #include "mirage_activation.h"
 #include "mirage_pool.h"
@@ -368,6 +369,15 @@ static void panel(
         for (ptrdiff_t at = first; at < last; at += DEPTH) {
             const ptrdiff_t end = least_of(at + DEPTH, last);
             int kind = 0, block;
+#if MI_AMX && MI_UNSIGNED
+            if (rows > ROWS && mi_amx_allowed()) {
+                mi_amx_product(
+                    1, rows, end - at, vectors * MI_W, x + at * MI_STEP, apart, w + at * lane, lane, sum, COLUMNS * (ptrdiff_t)sizeof *sum,
+                    at > first);
+                if (end == last) finish(c, from, sum, value, row, (int)rows, column, count);
+                continue;
+            }
+#endif
             for (ptrdiff_t i = 0; i < rows; i += block) {
                 while (rows_of[kind] > rows - i) kind++;
                 block = rows_of[kind];

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kernels.cpu.csrc.amx import TILES
 from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, HALVES, ROOMS, check_caught, check_clean
 
 SOURCE = BEGIN + '#include "attention.c"\n#include "mirage_gemm_dot.c"\n#include "mirage_gemm_outer.c"\n' + ROOMS + HALVES + r"""
@@ -107,6 +108,12 @@ def test_under_sanitizers(half: str, build: str, threads: str) -> None:
 @pytest.mark.parametrize("half", SOURCES)
 def test_by_other_compilers(half: str, build: str) -> None:
     check_clean(build, SOURCES[half], "3")
+
+
+def test_by_the_tiles_of_amx() -> None:
+    """Emulated, where this machine has pairs of bfloat16."""
+    tiled = SOURCES["bfloat16"].replace(BEGIN, BEGIN + TILES + "static int mi_amx_allowed(void) { return 1; }\n")
+    check_clean("native", tiled, "2")
 
 
 def test_values_that_end_too_early_are_found() -> None:

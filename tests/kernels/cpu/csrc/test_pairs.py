@@ -1,48 +1,14 @@
-"""Products of pairs of bfloat16, beside double: by AVX-512 BF16 where this machine has it, and by the tiles of AMX, emulated."""
+"""Products of pairs of bfloat16, beside double: by AVX-512 BF16 where this machine has it, and by the tiles of AMX, emulated, as
+those of bytes are.
+"""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.kernels.cpu.csrc.amx import TILES
 from tests.kernels.cpu.sanitize import BEGIN, HALVES, ROOMS, check_caught, check_clean
 
-#: tiles as Intel's manual has them: rows of bytes, and what is configured is all that is read and written
-TILES = r"""
-#define MI_AMX_EMULATED
-static struct { unsigned char palette, start_row, reserved[14]; unsigned short bytes[16]; unsigned char rows[16]; } tiles;
-static char tile[8][16][64];
-static int mi_amx_allowed(void) { return 0; }
-static void _tile_loadconfig(const void *p)
-{
-    memcpy(&tiles, p, sizeof tiles);
-    memset(tile, 0, sizeof tile);
-    must(sizeof tiles == 64 && tiles.palette == 1, "no configuration");
-    for (int t = 0; t < 8; t++) must(tiles.rows[t] && tiles.rows[t] <= 16 && tiles.bytes[t] && tiles.bytes[t] <= 64, "no tile");
-}
-static void _tile_release(void) { memset(&tiles, 0, sizeof tiles); }
-static void _tile_zero(int t) { memset(tile[t], 0, sizeof tile[t]); }
-static void _tile_loadd(int t, const void *p, ptrdiff_t step)
-{
-    _tile_zero(t);
-    for (int i = 0; i < tiles.rows[t]; i++) memcpy(tile[t][i], (const char *)p + i * step, tiles.bytes[t]);
-}
-static void _tile_stored(int t, void *p, ptrdiff_t step)
-{
-    for (int i = 0; i < tiles.rows[t]; i++) memcpy((char *)p + i * step, tile[t][i], tiles.bytes[t]);
-}
-static void _tile_dpbf16ps(int to, int x, int y)
-{
-    must(tiles.rows[to] == tiles.rows[x] && tiles.bytes[to] == tiles.bytes[y] && tiles.bytes[x] == 4 * tiles.rows[y], "tiles");
-    for (int i = 0; i < tiles.rows[x]; i++) {
-        for (int j = 0; j < tiles.bytes[y] / 4; j++) {
-            for (int s = 0; s < tiles.bytes[x] / 2; s++) {
-                const mi_half a = ((const mi_half *)tile[x][i])[s], b = ((const mi_half *)tile[y][s / 2])[2 * j + s % 2];
-                ((float *)tile[to][i])[j] += real_half(a) * real_half(b);
-            }
-        }
-    }
-}
-"""
 SOURCE = r"""
 #define MI_HALF bfloat16
 #define MI_REAL float
@@ -50,7 +16,7 @@ SOURCE = r"""
 #include <stdint.h>
 #include <string.h>
 """ + BEGIN + ROOMS + HALVES + TILES + r"""
-#include "mirage_amx.h"
+static int mi_amx_allowed(void) { return 0; } /* mi_gemm_pairs is that of vectors */
 #include "mirage_pairs.h"
 
 typedef void product(
@@ -60,7 +26,7 @@ static void by_tiles(
     ptrdiff_t m, ptrdiff_t pairs, ptrdiff_t n, const mi_half *x, ptrdiff_t xs_m, const void *y, ptrdiff_t ys_p, float *o,
     ptrdiff_t os_m, int accumulate)
 {
-    mi_amx_pairs(m, pairs, n, x, xs_m, y, ys_p, o, os_m, accumulate);
+    mi_amx_product(0, m, pairs, n, x, 2 * xs_m, y, 4 * ys_p, o, 4 * os_m, accumulate);
 }
 
 /* Rows, pairs and vectors of columns, with gaps between rows. */

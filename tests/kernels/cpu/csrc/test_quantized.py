@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kernels.cpu.csrc.amx import TILES
 from tests.kernels.cpu.sanitize import BEGIN, BUILDS, ROOMS, as_arm, as_level, check_caught, check_clean
 
 SOURCE = BEGIN + '#include "quantized.c"\n' + ROOMS + r"""
@@ -170,6 +171,12 @@ def test_on_arm(processor: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("build", ["clang"])
 def test_by_other_compilers(build: str) -> None:
     check_clean(build, SOURCE, "3")
+
+
+def test_by_the_tiles_of_amx() -> None:
+    """Emulated, beside the vectors of this machine; where it has no bytes of AVX-512, there are no tiles either."""
+    tiled = SOURCE.replace(BEGIN, BEGIN + TILES + "static int mi_amx_allowed(void) { return 1; }\n")
+    check_clean("native", tiled, "3")
 
 
 def test_a_tensor_that_ends_too_early_is_found() -> None:
