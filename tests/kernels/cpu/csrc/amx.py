@@ -1,4 +1,4 @@
-"""The tiles of AMX in plain C, for machines without them: of a program that begins with `BEGIN` of `tests.kernels.cpu.sanitize`."""
+"""The tiles of AMX in plain C, of programs that begin with `BEGIN` of `tests.kernels.cpu.sanitize`: machines may have none."""
 
 from __future__ import annotations
 
