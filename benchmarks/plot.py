@@ -15,7 +15,7 @@ from benchmarks.compiler.memory import MemoryRow
 from benchmarks.compiler.race import MODELS, CompilerRow
 from benchmarks.kernels.race import KernelRow
 from benchmarks.page import processor
-from benchmarks.peers.peers import PEERS
+from benchmarks.peers.peers import LAYER_PEERS
 from benchmarks.search.pruning import PruningRow
 from benchmarks.search.scaling import PANELS, ScalingRow
 from benchmarks.search.searches import SearchRow
@@ -47,7 +47,7 @@ def plot_ratios(rows: Sequence[KernelRow], path: Path) -> None:
 
 def _peer(version: str) -> str:
     """The peer that a version is of."""
-    return next(peer for peer in PEERS if version.startswith(peer))
+    return next(peer for peer in LAYER_PEERS if version.startswith(peer))
 
 
 def plot_search(rows: Sequence[SearchRow], path: Path) -> None:

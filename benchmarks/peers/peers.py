@@ -22,6 +22,8 @@ PEERS: dict[str, tuple[str, ...]] = {
     "ONNX Runtime": ("onnx", "onnxruntime"),
     "JAX": ("jax",),
 }
+#: those of layers of models
+LAYER_PEERS = (*PEERS, "OpenVINO")
 
 
 def complain(line: str) -> None:

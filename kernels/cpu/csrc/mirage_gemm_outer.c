@@ -146,6 +146,8 @@ MI_BLOCKS(4)
 MI_BLOCK(2, 8)
 MI_BLOCK(4, 4)
 MI_BLOCKS(8)
+MI_FETCHING(1, 3, 3)
+MI_FETCHING(2, 3, 3)
 MI_FETCHING(2, 8, 8)
 MI_FETCHING(4, 4, 1)
 MI_FETCHING(4, 4, 2)
@@ -155,6 +157,8 @@ MI_FETCHING(8, 3, 1)
 MI_FETCHING(8, 3, 2)
 MI_FETCHING(8, 3, 3)
 #else
+MI_FETCHING(1, 3, 3)
+MI_FETCHING(2, 3, 3)
 MI_FETCHING(2, 4, 4)
 MI_FETCHING(4, 3, 1)
 MI_FETCHING(4, 3, 2)
@@ -296,6 +300,7 @@ void mi_gemm_outer_panel(
     const ptrdiff_t n = MI_BLOCK_VECTORS * MI_W, blocks = (m + MI_BLOCK_ROWS - 1) / MI_BLOCK_ROWS;
     /* what a single block reads need not stay in a cache */
     const ptrdiff_t most = blocks == 1 ? k : blocks < MI_BLOCK_VECTORS ? MI_PANEL_ROWS : MI_PANEL_DEPTH;
+    mi_block_fn *const few = m == 1 ? mi_block_1x3_fetching_3 : m == 2 ? mi_block_2x3_fetching_3 : mi_block_4x3_fetching_3;
     ptrdiff_t k0 = 0;
     do {
         const ptrdiff_t kc = k - k0 < most ? k - k0 : most, part = kc * n * MI_REAL_BYTES;
@@ -306,7 +311,7 @@ void mi_gemm_outer_panel(
             const ptrdiff_t rows = m - i * MI_BLOCK_ROWS;
             if (rows < MI_BLOCK_ROWS) a.rows = (int)rows;
             const int vectors = i == 0 && blocks < MI_BLOCK_VECTORS ? MI_BLOCK_VECTORS + 1 - (int)blocks : 1;
-            (m <= 4 ? mi_block_4x3_fetching_3 : mi_fetching_panel[vectors - 1])(&a);
+            (m > 4 ? mi_fetching_panel[vectors - 1] : few)(&a);
             left -= vectors;
             a.next += kc * vectors * MI_VEC_BYTES;
             a.x += MI_BLOCK_ROWS * xs_m;

@@ -1,8 +1,8 @@
 """Products and contractions of float32 on the threads of the pool; those of 16 bits are computed in float32.
 
-With few rows, reading a weight from memory takes longer than computing with it, so that nothing is gained by a packed copy of
-it; with more rows, weights that never change are packed. For batches as for these, a program is saved from threads of two kinds:
-those of BLAS stay awake for a while after a product, and kernels wait for them.
+Weights that never change are packed, for any number of rows: with few, panels are read from memory in order, with many, they stay
+in the caches. For batches as for these, a program is saved from threads of two kinds: those of BLAS stay awake for a while after a
+product, and kernels wait for them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from mirage.kernels.cpu.launch.products import Arranged, Axis, Products, arrange
 from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
 from mirage.kernels.cpu.processor import processor
 
-#: rows up to which products of weights as they lie are the fastest (`python -m benchmarks.run products`)
-FEW = 2
 #: functions of the elements of a result, as linear.c numbers them behind that which changes nothing
 ACTIVATIONS = ("relu", "gelu", "sigmoid", "silu", "tanh")
 
@@ -162,10 +160,10 @@ def _launch(args: Products, names: Sequence[str], panels: np.ndarray | None = No
 def _products(
     x: np.ndarray, w: np.ndarray, panels: Panels | None, out: np.ndarray, left: Sequence[int], right: Sequence[int]
 ) -> Arranged | None:
-    """The products of a `matmul`: with the panels, if there are so many rows of one matrix that it is worth these."""
+    """The products of a `matmul`: with the panels, if there are rows that are multiplied with one matrix."""
     if panels is not None:
         found = _of_matrices(x.shape, panels.shape, out.shape, tuple(left), ())
-        if found is not None and not found.swapped and found.products.m > FEW:
+        if found is not None and not found.swapped and found.products.m:
             packed = Products.from_buffer_copy(found.products)
             packed.packed = True
             return Arranged(packed, False)

@@ -7,7 +7,7 @@ function, at the end:
     r = library["blas.matmul", float32[n, m]](x, w, right=(1, 0))
     r = library["blas.matmul", float32[n, m]](x, w, w_packed, packed=True, right=(1, 0))
 
-The operand itself stays: functions may read it where that is faster.
+The operand itself stays: functions may read it where they have no use for its form.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
-
-import sympy
 
 from mirage.compiler.context import Context
 from mirage.compiler.passes.lift_constants import PREPARE, constant_values, no_larger
@@ -27,7 +25,6 @@ from mirage.ir.graph.nodes import Atom, Binding, Constant, Function, LibraryCall
 from mirage.ir.graph.traverse import with_atoms
 from mirage.ir.program import AttrItems
 from mirage.ir.types import TensorType
-from mirage.kernels.cpu.launch.linear import FEW
 
 #: library function -> the function that packs its second operand, and the attributes that both have
 PACKED: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -53,7 +50,7 @@ def run(module: Module, context: Context) -> Module:
     r = Rewriter(main, module.functions)
     for b in main.bindings:
         call = b.value
-        weight = _packable(call, constants, made, main.name, context) if isinstance(call, LibraryCall) else None
+        weight = _packable(call, constants, made, context) if isinstance(call, LibraryCall) else None
         if not isinstance(call, LibraryCall) or weight is None:
             r.keep(b)
             continue
@@ -75,7 +72,7 @@ def run(module: Module, context: Context) -> Module:
 
 
 def _packable(
-    call: LibraryCall, constants: Collection[Var], made: Mapping[Var, Binding], function: str, context: Context
+    call: LibraryCall, constants: Collection[Var], made: Mapping[Var, Binding], context: Context
 ) -> Constant | Var | None:
     """The weight of a call that is to read it packed, and does not yet; None where there is none."""
     if call.function not in PACKED or dict(call.attrs).get("packed"):
@@ -85,17 +82,14 @@ def _packable(
         if PACKED[call.function][0] not in _AT_ONCE or weight not in made or not no_larger(weight, made):
             return None
     assert isinstance(weight, Constant | Var)
-    return weight if call.function != "blas.matmul" or _reads_panels(call, weight, function, context) else None
+    return weight if call.function != "blas.matmul" or _reads_panels(call, weight, context) else None
 
 
-def _reads_panels(call: LibraryCall, weight: Constant | Var, function: str, context: Context) -> bool:
-    """Whether a product may be one of many rows with a matrix of float32, which may be transposed, on a processor."""
-    t, (out,) = weight.annotation, call.out
+def _reads_panels(call: LibraryCall, weight: Constant | Var, context: Context) -> bool:
+    """Whether a product is one with a matrix of float32, which may be transposed, on a processor."""
+    t = weight.annotation
     is_matrix = isinstance(t, TensorType) and t.rank == 2 and t.dtype == "float32"
-    if context.kernels.target != "cpu" or not is_matrix or dict(call.attrs).get("right", ()) not in ((), (1, 0)):
-        return False
-    rows = context.of(function).upper_bound(sympy.expand(sympy.prod(out.shape[:-1])))
-    return rows is None or rows > FEW
+    return context.kernels.target == "cpu" and is_matrix and dict(call.attrs).get("right", ()) in ((), (1, 0))
 
 
 def _name(weight: Constant | Var) -> str:

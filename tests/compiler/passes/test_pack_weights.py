@@ -89,7 +89,6 @@ def test_products_of_a_processor_read_panels(right: bool) -> None:
         ("r = matmul(x, w)", "x: float32[n, 8], w: float32[3, 8, 4]", ("w",)),
         ("r = matmul(x, w)", "x: float64[n, 8], w: float64[8, 4]", ("w",)),
         ("r = matmul(w, x)", "w: float32[4, 8], x: float32[8, n]", ("w",)),
-        ("r = matmul(x, w)", "x: float32[1, 2, 8], w: float32[8, 4]", ("w",)),
     ],
 )
 def test_what_has_no_panels(body: str, signature: str, constants: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from mirage.errors import MirageError
 from mirage.kernels.cpu.launch import panels as module
 from mirage.kernels.cpu.launch import products
-from mirage.kernels.cpu.launch.linear import FEW, matmul, prepare_matmul
+from mirage.kernels.cpu.launch.linear import matmul, prepare_matmul
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.panels import Panels, pack
 from mirage.kernels.cpu.launch.rounds import LaunchedRounds
@@ -49,7 +49,10 @@ def test_products(rows: int, right: tuple[int, ...], monkeypatch: pytest.MonkeyP
         matmul([x, w, form, c], [out[1:-1]], right=right, packed=True, bias=True, relu=rows % 2 == 0)
         np.testing.assert_allclose(out[1:-1], np.maximum(wanted, 0) if rows % 2 == 0 else wanted, rtol=0, atol=1e-4)
         assert np.isnan(out[0]).all() and np.isnan(out[-1]).all()
-        assert ("array" in vars(form)) == (rows > FEW), "panels are made where they are read"
+    # of no rows, nothing is read
+    form = pack(stored(5, 7, right), right=right)
+    matmul([np.empty((0, 5), np.float32), form.weight, form], [np.empty((0, 7), np.float32)], right=right, packed=True)
+    assert "array" not in vars(form)
 
 
 #: shapes of the left operand, the permutation that it is read through, and shapes of what is added
