@@ -1,8 +1,8 @@
 """Products and contractions of float32 on the threads of the pool; those of 16 bits are computed in float32.
 
 Weights that never change are packed, for any number of rows: with few, panels are read from memory in order, with many, they stay
-in the caches. For batches as for these, a program is saved from threads of two kinds: those of BLAS stay awake for a while after a
-product, and kernels wait for them.
+in the caches. For batches as for these, a program is saved from threads of two kinds: those of BLAS stay awake for a while after
+a product, and kernels wait for them.
 """
 
 from __future__ import annotations
