@@ -233,7 +233,7 @@ def _generation(run: _Run) -> None:
     order, rows = [*PROMPTS, *CACHES], measure(run.names, _say)
 
     def key(r: GenerationRow) -> tuple[int, bool, tuple[int, int], int]:
-        return order.index(r.model), r.dtype != "float32", tuple(r.prompt), order.index(r.cache)
+        return order.index(r.model), r.dtype != "float32", (r.prompt[0], r.prompt[1]), order.index(r.cache)
 
     _row_by_row(run, "generation", GenerationRow, rows, key, section)
 
