@@ -134,6 +134,8 @@ def _run(op: str, inputs: Arrays, outputs: Arrays, **attrs: Any) -> None:
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, and what the operator does.
     """
     arguments, function = _OPERATORS[op]
+    # a number may stand for a tensor of one element
+    inputs = [a if isinstance(a, np.ndarray) else np.asarray(a, inputs[0].dtype) for a in inputs]
     prepared = arguments(inputs, outputs, **attrs)
     if prepared is None:
         if op == "topk":
@@ -150,9 +152,11 @@ def _run(op: str, inputs: Arrays, outputs: Arrays, **attrs: Any) -> None:
 
 
 def _prepare(op: str, inputs: Arrays, outputs: Arrays, **attrs: Any) -> Launch | None:
-    """The launch of that call for tensors like these, inputs and then outputs; None where C lacks it. Fails as the call does."""
+    """The launch of that call for tensors like these, inputs and then outputs; None where C lacks it, or for a number among them.
+    Fails as the call does.
+    """
     arguments, function = _OPERATORS[op]
-    prepared = arguments(inputs, outputs, **attrs)
+    prepared = arguments(inputs, outputs, **attrs) if all(isinstance(a, np.ndarray) for a in inputs) else None
     if prepared is None:
         return None
     args, names = prepared
