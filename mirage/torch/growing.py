@@ -38,9 +38,9 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
         """
         if type(layer) not in (DynamicLayer, cls) or not layer.is_initialized or layer.keys.ndim != 4:
             return layer
-        tokens = layer.keys.shape[2]
-        if type(layer) is cls and layer.has_room and tokens + more < layer.growing_keys.shape[2]:
+        if type(layer) is cls and layer.fits(more):
             return layer
+        tokens = layer.keys.shape[2]
         room = int(_TIMES * (tokens + more)) + _MORE
         return cls(_larger(layer.keys, room), _larger(layer.values, room), tokens)
 
@@ -51,16 +51,19 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
             return False
         return torch.is_inference_mode_enabled() or not self.growing_keys.is_inference()
 
+    def fits(self, more: Any) -> bool:
+        """Whether there is room for so many tokens more, and another one: torch tells a part of a tensor from all of it, whose
+        elements follow each other, and a program is for parts alone.
+        """
+        return self.has_room and bool(self.keys.shape[2] + more < self.growing_keys.shape[2])
+
     def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Appends the keys and values of tokens: in place, where there is room."""
-        if not self.has_room:
+        if not self.fits(key_states.shape[2]):
             found: tuple[Any, Any] = super().update(key_states, value_states, *args, **kwargs)
             return found
         before = self.keys.shape[2]
         after = before + key_states.shape[2]
-        # torch tells a part of a tensor from all of it, whose elements follow each other: a program is for parts alone
-        if after >= self.growing_keys.shape[2]:
-            return super().update(key_states, value_states, *args, **kwargs)  # type: ignore[no-any-return]
         places = torch.arange(before, after)
         self.growing_keys.index_copy_(2, places, key_states)
         self.growing_values.index_copy_(2, places, value_states)

@@ -1,5 +1,5 @@
 /* Products of matrices as they lie, one or a batch of them, and what is added to them; a call of few rows reads a weight once.
- * With more rows, a weight may be packed in panels. */
+ * A weight may be packed in panels. */
 #define MI_REAL float
 #include "mirage_activation.h"
 #include "mirage_gemm_block.h"

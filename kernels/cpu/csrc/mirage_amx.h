@@ -58,20 +58,12 @@ MI_INLINE void mi_amx_configure(int first, int second, int lanes)
     _tile_loadconfig(&c);
 }
 
-MI_INLINE void mi_amx_multiply(const int BYTES, const int to, const int x, const int y)
-{
-    /* tiles are a part of the instruction */
-#define MI_AMX_TILES(t, i, j) \
-    if (to == t && x == i && y == j) { \
-        if (BYTES) _tile_dpbusd(t, i, j); \
-        else _tile_dpbf16ps(t, i, j); \
-    }
-    MI_AMX_TILES(0, 4, 6)
-    MI_AMX_TILES(1, 4, 7)
-    MI_AMX_TILES(2, 5, 6)
-    MI_AMX_TILES(3, 5, 7)
-#undef MI_AMX_TILES
-}
+/* Of literal numbers: tiles are a part of the instruction. */
+#define MI_AMX_MULTIPLY(BYTES, to, x, y) \
+    do { \
+        if (BYTES) _tile_dpbusd(to, x, y); \
+        else _tile_dpbf16ps(to, x, y); \
+    } while (0)
 
 /* At most two tiles of rows by one or two of columns, of `chunks` times as many lanes as the tiles are configured for. Rows of x, y
  * and o are so many bytes apart. */
@@ -94,15 +86,15 @@ MI_INLINE void mi_amx_block(
     for (ptrdiff_t c = 0; c < chunks; c++, x += 4 * lanes, y += lanes * ys) {
         _tile_loadd(4, x, xs);
         _tile_loadd(6, y, ys);
-        mi_amx_multiply(BYTES, 0, 4, 6);
+        MI_AMX_MULTIPLY(BYTES, 0, 4, 6);
         if (columns > 1) {
             _tile_loadd(7, y + 4 * MI_TILE, ys);
-            mi_amx_multiply(BYTES, 1, 4, 7);
+            MI_AMX_MULTIPLY(BYTES, 1, 4, 7);
         }
         if (second) {
             _tile_loadd(5, x1 + 4 * c * lanes, xs);
-            mi_amx_multiply(BYTES, 2, 5, 6);
-            if (columns > 1) mi_amx_multiply(BYTES, 3, 5, 7);
+            MI_AMX_MULTIPLY(BYTES, 2, 5, 6);
+            if (columns > 1) MI_AMX_MULTIPLY(BYTES, 3, 5, 7);
         }
     }
     _tile_stored(0, o, os);

@@ -1,4 +1,4 @@
-"""Weights of products in panels, as csrc/linear.c reads them where rows are many enough."""
+"""Weights of products in panels, as csrc/linear.c reads them."""
 
 from __future__ import annotations
 

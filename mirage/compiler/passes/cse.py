@@ -40,19 +40,17 @@ def share(
     written = {v.name for v in written_variables(function, functions)}
     first: dict[Hashable, Var] = {}
     #: numbers have no memory: what reads them computes them, and finds them in its own block
-    numbers: dict[Var, Expr] = {}
+    numbers: dict[Atom, Expr] = {}
     for block in function.blocks:
         here: dict[Hashable, Var] = {}
         for b in block.bindings:
+            for v in variables(b.value):
+                if (number := numbers.get(r.read(v))) is not None:
+                    if number not in here:
+                        here[number] = r.emit(number, name=v.name)
+                        numbers[here[number]] = number
+                    r.replace(v, here[number])
             value = r.current(b)
-            again: dict[Atom, Var] = {}
-            for v in variables(value):
-                if v in numbers and v not in here.values():
-                    if numbers[v] not in here:
-                        here[numbers[v]] = r.emit(numbers[v], name=v.name)
-                        numbers[here[numbers[v]]] = numbers[v]
-                    again[v] = here[numbers[v]]
-            value = _with_others(value, again)
             if {b.var.name, *(v.name for v in variables(value))} & written or not is_pure(value, functions):
                 r.keep(b, value)
                 continue
@@ -67,12 +65,7 @@ def share(
     return r.finish()
 
 
-def _with_others(value: Expr, others: Mapping[Atom, Var]) -> Expr:
-    """The expression with other variables in place of some."""
-    return with_atoms(value, lambda a: a if isinstance(a, Constant) else others.get(a, a)) if others else value
-
-
-def _key(value: Expr, contents: dict[int, tuple[np.ndarray, str]], numbers: Mapping[Var, Expr]) -> Hashable:
+def _key(value: Expr, contents: dict[int, tuple[np.ndarray, str]], numbers: Mapping[Atom, Expr]) -> Hashable:
     operands = tuple(numbers[a] if isinstance(a, Var) and a in numbers else _content(a, contents) for a in atoms(value))
     # the contents of constants, and numbers, stand beside the expression
     return operands, with_atoms(value, lambda a: _ANY if isinstance(a, Constant) or a in numbers else a)
