@@ -213,16 +213,19 @@ def find_cupy() -> Any | None:
 @functools.lru_cache(maxsize=64)
 def _read(cupy: Any, index: int) -> CudaDevice:
     name = cupy.cuda.runtime.getDeviceProperties(index)["name"]
-    return from_attributes(name.decode() if isinstance(name, bytes) else str(name), cupy.cuda.Device(index).attributes)
+    found = cupy.cuda.Device(index)
+    # CuPy's attributes lack it: "90" is 9.0, "120" is 12.0
+    capability = divmod(int(found.compute_capability), 10)
+    return from_attributes(name.decode() if isinstance(name, bytes) else str(name), capability, found.attributes)
 
 
-def from_attributes(name: str, attributes: Mapping[str, int]) -> CudaDevice:
-    """A device at hand by its CUDA attributes, named as CuPy names them (`cudaDevAttr...` without the prefix).
+def from_attributes(name: str, capability: tuple[int, int], attributes: Mapping[str, int]) -> CudaDevice:
+    """A device at hand by its compute capability and CUDA attributes, named as CuPy names them (`cudaDevAttr...` without the
+    prefix).
 
     What a device does not report (clocks, in some virtual machines) is taken from the table: the entry of its architecture, or
     of the newest one before it, for each multiprocessor.
     """
-    capability = attributes["ComputeCapabilityMajor"], attributes["ComputeCapabilityMinor"]
     older = [d for d in DEVICES.values() if d.capability <= capability]
     like = max(older, key=lambda d: d.capability, default=next(iter(DEVICES.values())))
     sms = attributes["MultiProcessorCount"]

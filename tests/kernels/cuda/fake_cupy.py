@@ -21,8 +21,6 @@ from mirage.kernels.cuda.compile.functions import Request
 from mirage.kernels.cuda.compile.kernels import CompiledKernel
 
 H200 = {
-    "ComputeCapabilityMajor": 9,
-    "ComputeCapabilityMinor": 0,
     "MultiProcessorCount": 132,
     "MaxSharedMemoryPerMultiprocessor": 233472,
     "MaxSharedMemoryPerBlockOptin": 232448,
@@ -133,7 +131,7 @@ class FakeCupy:
             ),
             MemoryPointer=Pointer,
         )
-        self.attributes = attributes
+        self.attributes, self.capability = attributes, "90"
 
     @property
     def device(self) -> int:
@@ -145,7 +143,7 @@ class FakeCupy:
 
     def _device(self, index: int) -> Any:
         outer = self._entered("device", index)
-        return _Entered(outer, id=index, attributes=self.attributes)
+        return _Entered(outer, id=index, attributes=self.attributes, compute_capability=self.capability)
 
     def _stream(self, handle: int) -> _Stream:
         return _Stream(self, handle)

@@ -14,8 +14,6 @@ from mirage.kernels.cuda.device import DEVICES, CudaDevice, cuda_device, from_at
 
 #: what an H200 reports
 H200 = {
-    "ComputeCapabilityMajor": 9,
-    "ComputeCapabilityMinor": 0,
     "MultiProcessorCount": 132,
     "MaxSharedMemoryPerMultiprocessor": 233472,
     "MaxSharedMemoryPerBlockOptin": 232448,
@@ -35,11 +33,11 @@ _FIND = device.find_cupy.__wrapped__
 class Runtime:
     """The part of CuPy that tells about devices."""
 
-    def __init__(self, name: str, attributes: dict[str, int], count: int = 1) -> None:
+    def __init__(self, name: str, attributes: dict[str, int], count: int = 1, capability: str = "90") -> None:
         runtime = SimpleNamespace(
             getDeviceCount=lambda: count, getDevice=lambda: 0, getDeviceProperties=lambda i: {"name": name.encode()}
         )
-        self.cuda = SimpleNamespace(runtime=runtime, Device=lambda i: SimpleNamespace(attributes=attributes))
+        self.cuda = SimpleNamespace(runtime=runtime, Device=lambda i: SimpleNamespace(attributes=attributes, compute_capability=capability))
 
 
 @pytest.fixture
@@ -103,8 +101,7 @@ def test_the_device_at_hand(with_cupy: Callable[[Any], None]) -> None:
 
 
 def test_an_architecture_that_the_table_lacks(with_cupy: Callable[[Any], None]) -> None:
-    attributes = {**H200, "ComputeCapabilityMajor": 8, "ComputeCapabilityMinor": 9, "MultiProcessorCount": 54}
-    with_cupy(Runtime("L4", attributes))
+    with_cupy(Runtime("L4", {**H200, "MultiProcessorCount": 54}, capability="89"))
     found = cuda_device("cuda:sm_89")
     assert found == cuda_device("cuda") and found.arch == "sm_89"
     assert found.flops["float16"] == pytest.approx(156e12), "half of an A100's, for half the multiprocessors"
@@ -112,12 +109,12 @@ def test_an_architecture_that_the_table_lacks(with_cupy: Callable[[Any], None]) 
 
 def test_a_device_that_hides_its_clocks() -> None:
     hidden = {k: v for k, v in H200.items() if k != "MemoryClockRate"}
-    assert from_attributes("H200", {**hidden, "MultiProcessorCount": 66}).bandwidth == pytest.approx(2.4e12)
-    assert from_attributes("H200", {**H200, "MemoryClockRate": 0}).bandwidth == pytest.approx(4.8e12)
+    assert from_attributes("H200", (9, 0), {**hidden, "MultiProcessorCount": 66}).bandwidth == pytest.approx(2.4e12)
+    assert from_attributes("H200", (9, 0), {**H200, "MemoryClockRate": 0}).bandwidth == pytest.approx(4.8e12)
 
 
 def test_a_device_that_is_too_old(with_cupy: Callable[[Any], None]) -> None:
-    with_cupy(Runtime("V100", {**H200, "ComputeCapabilityMajor": 7}))
+    with_cupy(Runtime("V100", H200, capability="70"))
     with pytest.raises(UnknownTarget, match=r"V100 has compute capability 7\.0.*8\.0 or newer.*target='cpu'"):
         cuda_device("cuda")
     assert cuda_device("cuda:sm_90") is DEVICES["sm_90"], "for which one can compile"

@@ -17,7 +17,7 @@ from mirage.kernels.cuda.emitted import DeviceOutput
 from mirage.kernels.cuda.launch import loaded
 from mirage.kernels.decision import Limit
 from tests.kernels.cuda import examples
-from tests.kernels.cuda.fake_cupy import H200, FakeArray, Interfaced
+from tests.kernels.cuda.fake_cupy import FakeArray, Interfaced
 from tests.kernels.cuda.lab import Lab, from_gpu, on_gpu, real
 
 SIZES = {"m": 3, "n": 20}
@@ -409,7 +409,7 @@ def test_no_device(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_device_of_another_architecture(lab: Lab) -> None:
     run = lab.executable(examples.scale())
-    lab.cupy.attributes = {**H200, "ComputeCapabilityMajor": 8}
+    lab.cupy.capability = "80"
     with pytest.raises(DeviceError, match=r"compiled for sm_90, .* Fake H200, is sm_80; .*target='cuda:sm_80'"):
         run([lab.random(3, 20), lab.random(20)], SIZES)
 
