@@ -86,7 +86,7 @@ class Device:
     @contextmanager
     def _stream(self) -> Iterator[None]:
         """CuPy launches on PyTorch's stream."""
-        with self._cupy.cuda.ExternalStream(self._torch.cuda.current_stream().cuda_stream):
+        with self._cupy.cuda.Stream.from_external(self._torch.cuda.current_stream()):
             yield
 
     def row(self, case: Case, result: CudaSuperoptimized, compiled: bool) -> GpuRow:

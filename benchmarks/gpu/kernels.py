@@ -116,6 +116,7 @@ def rehearse(wanted: Sequence[Case], results: Results) -> Iterator[str]:
         )
     for case in wanted:
         found = results(case)
+        found.prepare()
         version = found.choice(case.sizes)
         kernels = (f"{k.name} ({k.registers} registers, {k.spill_bytes} bytes spilled)" for k in version.executable.kernels)
         yield f"{case.program} {case.label} {case.dtype}: {version}: {', '.join(kernels)}"

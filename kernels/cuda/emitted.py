@@ -33,7 +33,9 @@ class Argument:
     - STRIDE: the stride of dim `dim` of tensor `tensor`, in elements, times `value` (a dim that is a product of axes has
       one stride; that of an outer axis is a multiple of it).
 
-    Every argument may be declared to be a multiple of `DIVISIBILITY` where it is: without it loads are narrow.
+    An argument may be declared to be a multiple of `DIVISIBILITY` where it is: without it loads are narrow. That is so of
+    pointers, strides and the sizes of axes along which neighbours lie in memory; other sizes are not `declared`, since each that
+    is makes two kernels of one.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Argument:
     value: Dim
     tensor: int = -1
     dim: int = -1
+    declared: bool = True
 
     def __post_init__(self) -> None:
         if (self.kind is ArgumentKind.SIZE) != (self.tensor < 0) or (self.kind is ArgumentKind.STRIDE) == (

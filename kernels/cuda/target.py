@@ -11,8 +11,7 @@ from mirage.ir.arithmetic import FloatArithmetic
 from mirage.ir.axes import AxisProgram
 from mirage.ir.codec import decode
 from mirage.ir.loops.program import LoopProgram
-from mirage.kernels.cuda.arguments import typical
-from mirage.kernels.cuda.compile.functions import Request, request
+from mirage.kernels.cuda.compile.functions import Request, typical_requests
 from mirage.kernels.cuda.compile.kernels import CompiledKernel, checked, compile_all
 from mirage.kernels.cuda.device import CudaDevice, cuda_device, find_cupy
 from mirage.kernels.cuda.emit.mugraph import emit
@@ -107,9 +106,7 @@ class CudaTarget:
                 w.schedule.check(w.graph)
                 one = emit(w.graph, w.schedule, w.maximum)
                 self._prepare(w, one)
-                requests += [
-                    request(one, k, self.device, d) for k, d in zip(one.kernels, typical(one, w.sizes), strict=True)
-                ]
+                requests += typical_requests(one, self.device, w.sizes)
                 emitted.append(one)
             except MirageError as e:
                 emitted.append(e)

@@ -88,8 +88,12 @@ def compile_triton(emitted: EmittedTriton, device: CudaDevice, sizes: Mapping[st
     ScheduleError naming the bytes where the device has less shared memory per block than a kernel needs, UnsafeCacheError if
     another user could have written the cache.
     """
-    together = zip(emitted.kernels, typical(emitted, sizes), strict=True)
-    return checked(compile_all([request(emitted, k, device, d) for k, d in together]), device)
+    return checked(compile_all(typical_requests(emitted, device, sizes)), device)
+
+
+def typical_requests(emitted: EmittedTriton, device: CudaDevice, sizes: Mapping[str, int]) -> list[Request]:
+    """What to compile for aligned, contiguous arrays of these sizes (dim symbol -> size), per kernel."""
+    return [request(emitted, k, device, d) for k, d in zip(emitted.kernels, typical(emitted, sizes), strict=True)]
 
 
 @functools.cache

@@ -231,8 +231,11 @@ class Emitter:
                     name = f"{p}_{self.program.names[a]}"
                     if name in used:
                         arguments.append(Argument(name, ArgumentKind.STRIDE, self._size(d[j + 1 :]), t.index, k))
-        sizes = {f"n_{self.program.names[a]}": d for a, d in self.sizes.items()} | {x: d for d, x in self.dims.items()}
-        arguments += [Argument(x, ArgumentKind.SIZE, d) for x, d in sizes.items() if x in used]
+        beside = {t.dims[t.unit][-1] for p, t, _ in pointers if p in used and t.unit >= 0}
+        for a, d in self.sizes.items():
+            if (name := f"n_{self.program.names[a]}") in used:
+                arguments.append(Argument(name, ArgumentKind.SIZE, d, declared=a in beside))
+        arguments += [Argument(x, ArgumentKind.SIZE, d, declared=False) for d, x in self.dims.items() if x in used]
         space, schedule = kernel.space, kernel.schedule
         constexprs = {space.size_name(a): n for a, n in space.tiles.items()}
         constexprs |= {space.size_name(a, True): n for a, n in space.rooms.items()}

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from mirage.errors import InputError, ScheduleError
 from mirage.ir.axes import read_arguments
 from mirage.ir.dims import evaluate
-from mirage.kernels.cuda.arguments import shapes
-from mirage.kernels.cuda.compile.functions import compile_triton, request
+from mirage.kernels.cuda.arguments import contiguous, described, shapes
+from mirage.kernels.cuda.compile.functions import Request, compile_triton, request, typical_requests
 from mirage.kernels.cuda.compile.kernels import CompiledKernel, checked, compile_all
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emitted import DIVISIBILITY, EmittedTriton, PredefinedStep
@@ -83,6 +83,15 @@ class CudaExecutable:
     def source(self) -> str:
         """The Triton source."""
         return self.emitted.source
+
+    def requests(self, sizes: Mapping[str, int]) -> list[Request]:
+        """What a call launches with aligned, contiguous arrays of these sizes (dim symbol -> size), to be compiled ahead of it."""
+        emitted = self.emitted
+        if emitted.fallback is not None:
+            strides = [contiguous(s) for s in shapes(emitted, sizes)]
+            if not described(emitted, sizes, strides, range(len(emitted.tensors))):
+                emitted = emitted.fallback
+        return typical_requests(emitted, self.device, sizes)
 
     def serves(self, sizes: Mapping[str, int]) -> bool:
         """Whether the schedule has room for these sizes (dim symbol -> size)."""

@@ -22,8 +22,9 @@ DOT, WGMMA_ROWS, WGMMA_WARPS = 16, 64, 4
 WGMMA = (9, 0)
 #: the element type of ordinary cores, in full precision; tensor cores take those of 16 bits
 CORES = "float32"
-#: numbers of warps whose loops Triton 3.6 specializes, by capability: where it does not it says nothing, but its PTX shows it
-SPECIALIZED = {(9, 0): (4,), (10, 0): (4, 8)}
+#: numbers of warps whose loops Triton 3.6 specializes, by capability: where it does not it says nothing, but its PTX shows it.
+#: On sm_90 it does, too, and from 3 stages on the first rows of tiles are wrong on an H200 (2026-11-27).
+SPECIALIZED = {(10, 0): (4, 8)}
 #: rows and columns from which a product is one of matrices, and how many times as long a kernel takes that leaves one with as
 #: many rows as a warpgroup has to the older instructions: their operands pass through registers, and nothing runs beside them
 MATRIX, NARROW = 16, 2.0

@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any
 
 from mirage.errors import BudgetError, DeviceError
+from mirage.kernels.cuda.compile.kernels import compile_all
 from mirage.kernels.cuda.device import CudaDevice, find_cupy, present_device
 from mirage.kernels.cuda.launch.executable import CudaExecutable
 from mirage.kernels.cuda.target import CudaTarget
 from mirage.results import ranked
 from mirage.results.ranked import Ranked
+from mirage.search.accuracy import small_trials
 from mirage.search.cuda.measure import DeviceRuns, remeasured
 from mirage.search.decision import Version
 
@@ -65,6 +67,15 @@ class CudaSuperoptimized(Ranked):
         assert isinstance(found, CudaExecutable)
         return found
 
+    def prepare(self) -> None:
+        """Compile, side by side, all that `profile` launches, so that it finds it in the cache. Needs no device.
+
+        Raises NoCompilerError without Triton, UnsafeCacheError if another user could have written the cache.
+        """
+        at = [p.sizes for p in self.decision.points] + [sizes for sizes, _ in small_trials(self.sizes).values()]
+        runs = [(v, self.executable(v)) for v in self.decision.versions]
+        compile_all([r for v, run in runs for s in at if v.serves(s) for r in run.requests(s)])
+
     def profile(self, seconds: float = PROFILE_SECONDS) -> None:
         """Check the versions against the program on the device at hand, measure them at the sizes of the decision for about so
         many seconds, and decide among them again. The first call of the result does it, once per device.
@@ -75,6 +86,7 @@ class CudaSuperoptimized(Ranked):
         here = self._here()
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 1e9:
             raise BudgetError(f"seconds={seconds!r} must be a positive number")
+        self.prepare()
         runs = DeviceRuns(
             find_cupy(), self.program, self.verifier.axis_program, self.sizes, here, self.executable, budget=seconds,
             points=len(self.decision.points), seed=self.verifier.seed,
