@@ -20,6 +20,8 @@ from mirage.errors import (
     InputError,
     VerificationError,
 )
+from mirage.kernels.cuda.compile import kernels
+from mirage.kernels.cuda.compile.kernels import CompiledKernel, compile_all
 from mirage.kernels.cuda.device import DEVICES, present_device
 from mirage.results.cuda import result as cuda_result
 from mirage.results.cuda.result import CudaSuperoptimized
@@ -92,6 +94,16 @@ def test_measurements_are_kept_under_the_name_of_the_device(
     without = found(mi.superoptimize(PROGRAM, target="cuda:sm_90", sizes=SIZES, budget=3.0, cache=store))
     assert without.ranked_by_model
     assert without.decision.points == modelled.points
+
+
+def test_what_is_measured_is_compiled_at_once(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    r = found(mi.load(saved))
+    r.prepare()
+    monkeypatch.setattr(kernels, "_build", lambda *_: pytest.fail("compiled again"))
+    for v in r.decision.versions:
+        for at in (*(p.sizes for p in r.decision.points), {s: 1 for s in SIZES}):
+            if v.serves(at):
+                assert all(isinstance(k, CompiledKernel) for k in compile_all(r.executable(v).requests(at)))
 
 
 def test_wrong_versions_are_left_out(saved: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from mirage.ir.functions import ScalarFunction
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
+from mirage.kernels.cuda.arguments import divisible
 from mirage.kernels.cuda.emit.algebra import FunctionSources, TritonAlgebra, literal
 from mirage.kernels.cuda.emit.mugraph import emit
 from mirage.kernels.cuda.emitted import ArgumentKind, PredefinedStep, TritonKernel
@@ -185,6 +186,17 @@ def elementwise_case() -> tuple[MuGraph, CudaSchedule]:
     program = mi.trace(lambda x: mi.exp(x), "function", x=mi.tensor("m", "n"))
     graph = one_operator(program)
     return graph, simple_schedule(graph, {"m": 8, "n": 8})
+
+
+def test_alignment_is_declared_where_neighbours_lie() -> None:
+    """Of rows, which are strides apart, it would make two kernels of one."""
+    graph = HAND["gated"].graph
+    (step,) = emit(graph, simple_schedule(graph, HAND["gated"].sizes)).kernels
+    sizes = {a.name: a.declared for a in step.arguments if a.kind is ArgumentKind.SIZE}
+    assert sizes == {"n_m": False, "n_k": True, "n_n": True}
+    assert all(a.declared for a in step.arguments if a.kind is not ArgumentKind.SIZE)
+    values = {a.name: 32 for a in step.arguments}
+    assert divisible(step, values, range(4)) == {a.name for a in step.arguments} - {"n_m"}
 
 
 def test_double_precision_is_refused() -> None:

@@ -153,6 +153,16 @@ def test_constants_are_packed_once(place: Lab) -> None:
     assert count(run) == 2
 
 
+@pytest.mark.parametrize("sizes", [SIZES, {"m": 3, "n": 5, "k": 7}, {"m": 16, "n": 41, "k": 24}])
+def test_what_a_call_launches_can_be_compiled_before(place: Lab, sizes: dict[str, int]) -> None:
+    run = made(CudaSchedule((replace(SCHEDULE.kernels[0], descriptors=(0, 1, 2)),)))
+    before = len(place.requests)
+    wanted = run.requests(sizes)
+    run(given(place, sizes), sizes)
+    assert place.requests[before:] == wanted
+    assert ("make_tensor_descriptor" in wanted[0].source) is (sizes is SIZES)
+
+
 def test_any_layout_of_constants_is_packed_without_another_copy(place: Lab) -> None:
     run = made(PACKED, ("w", "u"))
     x, w, u = given(place)
