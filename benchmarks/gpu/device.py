@@ -27,6 +27,7 @@ from mirage.ir.types import DTYPES, epsilon
 from mirage.kernels.cuda.library.libraries import library
 from mirage.kernels.cuda.library.program import CudaLibraryProgram, CupyArrays
 from mirage.kernels.library import LibraryProgram
+from mirage.kernels.library_calls import Arrays
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.accuracy import random_inputs
 
@@ -188,12 +189,7 @@ class Device:
         return CudaLibraryProgram(to_axes(program))
 
     def _cutlass(self, result: CudaSuperoptimized, case: Case) -> LibraryProgram:
-        program, cutlass, arrays = to_axes(result.program), library("cutlass"), CupyArrays()
-        if why := cutlass.why_not(program):
-            raise LibraryError(f"{program.name}: no kernel serves it: {why}")
-        run = CudaLibraryProgram(program, arrays, cutlass.calls(result.device, {}, arrays))
-        run.prepare(case.sizes)
-        return run
+        return cutlass_program(result, case.sizes, CupyArrays())
 
     def _compiled(self, case: Case, copies: Sequence[Sequence[Any]]) -> dict[str, Call]:
         """The forms of PyTorch compiled; a first call compiles."""
@@ -280,6 +276,16 @@ class Device:
         # PyTorch knows no bfloat16 of other libraries
         bits = self._torch.from_dlpack(self._cupy.ascontiguousarray(result).view(np.int16))
         return bits.view(getattr(self._torch, result.dtype.name))
+
+
+def cutlass_program(result: CudaSuperoptimized, sizes: Mapping[str, int], arrays: Arrays) -> LibraryProgram:
+    """The program by CUTLASS kernels, compiled for these sizes; raises LibraryError where none serves it."""
+    program, cutlass = to_axes(result.program), library("cutlass")
+    if why := cutlass.why_not(program):
+        raise LibraryError(f"{program.name}: no kernel serves it: {why}")
+    run = CudaLibraryProgram(program, arrays, cutlass.calls(result.device, {}, arrays))
+    run.prepare(sizes)
+    return run
 
 
 def _forms(name: str, tensors: Sequence[Any]) -> Mapping[str, Any]:

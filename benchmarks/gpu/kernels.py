@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 import mirage as mi
-from benchmarks.gpu.device import Device
+from benchmarks.gpu.device import Device, cutlass_program
 from benchmarks.gpu.rows import (
     Case,
     Failure,
@@ -34,9 +34,8 @@ from benchmarks.peers.peers import complain
 from benchmarks.programs import KERNELS, kernel_sizes
 from benchmarks.tables import emit, emit_lines
 from mirage.cli_shared import AsJson
-from mirage.errors import MirageError
-from mirage.ir.axes import to_axes
-from mirage.kernels.cuda.library.libraries import library
+from mirage.errors import LibraryError, MirageError
+from mirage.kernels.library_calls import NUMPY
 from mirage.results.cuda.result import CudaSuperoptimized
 
 #: seconds to superoptimize a program, for each of its sets of sizes
@@ -120,8 +119,11 @@ def rehearse(wanted: Sequence[Case], results: Results) -> Iterator[str]:
         version = found.choice(case.sizes)
         kernels = (f"{k.name} ({k.registers} registers, {k.spill_bytes} bytes spilled)" for k in version.executable.kernels)
         yield f"{case.program} {case.label} {case.dtype}: {version}: {', '.join(kernels)}"
-        why = library("cutlass").why_not(to_axes(found.program))
-        yield f"{case.program} {case.label} {case.dtype}: CUTLASS is {f'not offered: {why}' if why else 'offered'}"
+        try:
+            cutlass_program(found, case.sizes, NUMPY)
+            yield f"{case.program} {case.label} {case.dtype}: CUTLASS is offered"
+        except LibraryError as e:
+            yield f"CUTLASS is not offered: {e}"
 
 
 def main(

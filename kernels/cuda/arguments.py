@@ -80,7 +80,7 @@ def _count(kernel: TritonKernel, dim: str, value: Dim, sizes: Mapping[str, int],
 
 
 def divisible(kernel: TritonKernel, values: Mapping[str, int], aligned: Collection[int]) -> frozenset[str]:
-    """The arguments that are declared to be multiples of `DIVISIBILITY`, and are; `aligned` are the tensors whose addresses are."""
+    """The `declared` arguments that are multiples of `DIVISIBILITY`; `aligned` are the tensors whose addresses are."""
     return frozenset(
         a.name
         for a in kernel.arguments

@@ -85,7 +85,7 @@ class CudaExecutable:
         return self.emitted.source
 
     def requests(self, sizes: Mapping[str, int]) -> list[Request]:
-        """What a call launches with aligned, contiguous arrays of these sizes (dim symbol -> size), to be compiled ahead of it."""
+        """What a call with aligned, contiguous arrays of these sizes (dim symbol -> size) launches."""
         emitted = self.emitted
         if emitted.fallback is not None:
             strides = [contiguous(s) for s in shapes(emitted, sizes)]

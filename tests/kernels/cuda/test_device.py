@@ -37,7 +37,8 @@ class Runtime:
         runtime = SimpleNamespace(
             getDeviceCount=lambda: count, getDevice=lambda: 0, getDeviceProperties=lambda i: {"name": name.encode()}
         )
-        self.cuda = SimpleNamespace(runtime=runtime, Device=lambda i: SimpleNamespace(attributes=attributes, compute_capability=capability))
+        found = SimpleNamespace(attributes=attributes, compute_capability=capability)
+        self.cuda = SimpleNamespace(runtime=runtime, Device=lambda i: found)
 
 
 @pytest.fixture
