@@ -20,7 +20,7 @@ from mirage.kernels.cpu.model.limits import program_cost
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.launch.bound import BoundCall
 from mirage.kernels.cuda.launch.executable import CudaExecutable
-from mirage.kernels.cuda.launch.profile import Repeated, cold_copies, interleave, rotation
+from mirage.kernels.cuda.launch.profile import DeviceClock, Repeated, cold_copies, interleave, rotation
 from mirage.kernels.library import LibraryProgram
 from mirage.search.accuracy import Trial, accuracy_trials, random_inputs
 from mirage.search.decision import Decision, Point, Version
@@ -29,6 +29,9 @@ from mirage.search.decision import Decision, Point, Version
 COPIES = 64
 #: share of the free memory of the device that the arguments and results of a point may take
 MEMORY_SHARE = 0.5
+#: a version that takes so many times as long as the fastest in its second call, and longer by what launches can take that no
+#: graph holds (us), has no turns: some take a thousand times as long
+HOPELESS, LAUNCHES_US = 3.0, 100.0
 
 #: times of versions (us) at some sizes, infinite where one does not serve these or fails
 Times = Callable[[Sequence[Version], Mapping[str, int]], list[float]]
@@ -122,19 +125,35 @@ class DeviceRuns:
         outs = [[self.cupy.empty(t.bind(sizes), DTYPES[t.dtype]) for t in self.program.output_types] for _ in copies]
         # the stream of the measurements does not wait for the one that copies
         self.cupy.cuda.get_current_stream().synchronize()
+        arrays = list(zip(copies, outs, strict=True))
         turns: dict[str, Callable[[], object]] = {}
         with self.cupy.cuda.Stream(non_blocking=True):
             for k, v in enumerate(versions):
                 if v.serves(sizes):
+                    found[k] = self._once(v, sizes, arrays)
+            most = max(HOPELESS * min(found), min(found) + LAUNCHES_US) if found else 0.0
+            for k, v in enumerate(versions):
+                if found[k] <= most < np.inf:
+                    run = self.executable(v)
                     try:
-                        run = self.executable(v)
-                        turns[str(k)] = _turn([run.bind(xs, sizes, ys) for xs, ys in zip(copies, outs, strict=True)])
+                        turns[str(k)] = _turn([run.bind(xs, sizes, ys) for xs, ys in arrays])
                     except (MirageError, RuntimeError, MemoryError):
-                        # of the compiler, or of the driver: other versions may run
-                        continue
+                        # of the driver: other versions may run
+                        found[k] = np.inf
             for name, timing in interleave(turns, seconds=self.share).items():
                 found[int(name)] = timing.median_us
         return found
+
+    def _once(self, version: Version, sizes: Mapping[str, int], arrays: Sequence[tuple[list[Any], list[Any]]]) -> float:
+        """Microseconds of the second call of a version, on the last arrays after the first; infinite where it cannot run."""
+        try:
+            run = self.executable(version)
+            warm, timed = (run.bind(xs, sizes, ys) for xs, ys in (arrays[0], arrays[-1]))
+            warm.launch()
+            return DeviceClock(self.cupy)(timed.launch) / 1e3
+        except (MirageError, RuntimeError, MemoryError):
+            # of the compiler, or of the driver: other versions may run
+            return np.inf
 
     def _bytes(self, sizes: Mapping[str, int]) -> int:
         """Bytes of the arguments and results of a call."""

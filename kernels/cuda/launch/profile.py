@@ -57,10 +57,12 @@ def interleave(fns: Mapping[str, Callable[[], object]], *, seconds: float, min_r
     cupy = find_cupy()
     if cupy is None:
         raise DeviceError("kernels are timed on a CUDA device, and CuPy finds none")
-    return profile.interleave(fns, seconds=seconds, min_runs=min_runs, measure=_DeviceClock(cupy))
+    return profile.interleave(fns, seconds=seconds, min_runs=min_runs, measure=DeviceClock(cupy))
 
 
-class _DeviceClock:
+class DeviceClock:
+    """The clock of the device behind CuPy's current stream."""
+
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
         self._start, self._end = cupy.cuda.Event(), cupy.cuda.Event()

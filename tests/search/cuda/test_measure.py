@@ -88,6 +88,14 @@ def test_times_are_those_of_one_call(runs: DeviceRuns) -> None:
     assert runs.times([], SIZES) == []
 
 
+def test_slow_versions_have_no_turns(runs: DeviceRuns, lab: Lab) -> None:
+    """They are called twice: the kernel is loaded, and timed."""
+    found = runs.times(versions(RIGHT, SLOW), SIZES)
+    assert found == pytest.approx([250.0, 1000.0])
+    tiles = [lab.cupy.compiled[one.kernel.folder][1].constexprs["BM"] for one in lab.cupy.launches]
+    assert tiles.count(SLOW) == 2 and tiles.count(RIGHT) > 5 * measure.COPIES
+
+
 def test_calls_that_cannot_be_recorded_are_timed_one_by_one(runs: DeviceRuns, lab: Lab) -> None:
     both = versions(RIGHT, SLOW)
     assert all(runs.check(v) == "" for v in both), "their kernels are loaded now"
