@@ -1,10 +1,11 @@
-/* Attention: softmax(f(scale * q k^T) + bias) v for batches of heads, some keys after the other, so that no scores leave the caches.
+/* Attention: softmax(mask ? f(scale * q k^T) + bias : hidden) v for batches of heads, some keys after the other, so that no scores
+ * leave the caches.
  *
  * A cell is some bands of BAND rows of a head. Running maxima and sums of each row make the softmax of all keys from those of some
  * (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022). Keys that the bias
- * hides from all rows of a band are visited only where a row sees no others. Where rows are many, a cell copies a tile of keys, a
- * column each, and one of values, and reads the copies for all of its bands; tensors of 16 bits, of the type that MI_HALF names,
- * become float32 in them, or pairs of bfloat16 where processors have sums of products of these, which shares are rounded for, too.
+ * or the mask hides from all rows of a band are visited only where a row sees no others. Where rows are many, a cell copies a tile
+ * of keys, a column each, and one of values, and reads the copies for all of its bands; tensors of 16 bits, of the type that MI_HALF
+ * names, become float32 in them, or pairs of bfloat16 where processors have sums of products of these, which shares are rounded for, too.
  * A row of no keys but hidden ones of -inf is NaN, as a softmax is. `f` is cap * tanh, or nothing. A sink is the score of a further
  * key of each row, whose values are 0.
  */
@@ -12,6 +13,7 @@
 #ifndef MI_HALF
 #define MI_HALF bfloat16
 #endif
+#include "mirage_bytes.h"
 #include "mirage_gemm_block.h"
 #include "mirage_math.h"
 #include "mirage_pairs.h"
@@ -23,20 +25,23 @@
 #define FEW 16   /* rows up to which keys are read as they lie */
 #define PANEL (MI_BLOCK_VECTORS * MI_W) /* keys in a panel of columns */
 #define NONE (-__builtin_inff())
-#define HIDDEN -1e30f /* scores from here down are nothing beside those above SEEN */
+#define HIDDEN -1e30f /* scores with a bias from here down are nothing beside those above SEEN, */
 #define SEEN -1e29f
+#define DROPPED -1e8f /* and those that a mask makes such a number nothing beside those above KEPT */
+#define KEPT -1e7f
 #define SHARED_WORK (256 * 1024) /* from so many products, another thread is worth the wait for it */
 
 typedef struct {
     const void *q, *k, *v; /* elements of a row are side by side */
     const void *bias, *sink; /* or NULL */
+    const unsigned char *mask; /* or NULL: of each score, whether it stays, or, if `hiding`, whether it is `hidden` instead */
     void *out;             /* [batch, heads, rows, depth] */
     ptrdiff_t batch, heads, rows, keys, width, depth;
     ptrdiff_t inner; /* rows of one head of the bias: heads of queries that share keys are one behind the other */
     ptrdiff_t q_step[3], k_step[3], v_step[3]; /* to the next batch, head, and row or key */
-    ptrdiff_t bias_step[4], sink_step[3]; /* to the next batch, head, row, and key: 0 where it is the same */
-    float scale, cap; /* cap is 0 for nothing */
-    int half; /* all tensors are of MI_HALF */
+    ptrdiff_t bias_step[4], sink_step[3], mask_step[4]; /* to the next batch, head, row, and key: 0 where it is the same */
+    float scale, cap, hidden; /* cap is 0 for nothing */
+    int hiding, half; /* all tensors but the mask are of MI_HALF */
 } attention;
 
 typedef struct {
@@ -47,7 +52,7 @@ typedef struct {
 /* What a cell works on: copies of tiles in float32, or NULL where tensors are read as they lie, scores of a band, sums of values, and
  * of each row the maximum and the sum of its shares. With `shares`, copies and shares are of bfloat16, pairs of terms in a float. */
 typedef struct {
-    ptrdiff_t *starts; /* of the bias of each row */
+    ptrdiff_t *starts, *masks; /* of the bias and of the mask of each row */
     float *q, *k, *columns, *v, *scores, *shares, *sums, *most, *total;
 } workspace;
 
@@ -65,8 +70,9 @@ static size_t lay_out(const attention *a, ptrdiff_t rows, float *memory, workspa
     const ptrdiff_t band = rows < BAND ? rows : BAND, width = whole(a->width), depth = whole(a->depth);
     const ptrdiff_t many = rows > FEW, pairs = is_paired(a, rows), half = a->half && !pairs, terms = 1 + pairs;
     const ptrdiff_t sizes[] = {
-        rows * (ptrdiff_t)(sizeof(ptrdiff_t) / sizeof(float)), half * rows * width, half * KEYS * width, many * KEYS * width / terms,
-        (half || many) * KEYS * depth / terms, band * KEYS, pairs * band * KEYS / 2, rows * depth, rows, rows,
+        2 * rows * (ptrdiff_t)(sizeof(ptrdiff_t) / sizeof(float)), half * rows * width, half * KEYS * width,
+        many * KEYS * width / terms, (half || many) * KEYS * depth / terms, band * KEYS, pairs * band * KEYS / 2, rows * depth,
+        rows, rows,
     };
     float *starts, **const parts[] = {
         &starts, &r->q, &r->k, &r->columns, &r->v, &r->scores, &r->shares, &r->sums, &r->most, &r->total,
@@ -76,7 +82,7 @@ static size_t lay_out(const attention *a, ptrdiff_t rows, float *memory, workspa
         if (memory) *parts[i] = sizes[i] ? memory + at : NULL;
         at += whole(sizes[i]);
     }
-    if (memory) r->starts = (ptrdiff_t *)starts;
+    if (memory) r->starts = (ptrdiff_t *)starts, r->masks = r->starts + rows;
     return (size_t)at * sizeof(float);
 }
 
@@ -123,10 +129,36 @@ MI_INLINE float element(const attention *a, const void *tensor, ptrdiff_t at)
     return a->half ? mi_broadcast_half((const mi_half *)tensor + at)[0] : ((const float *)tensor)[at];
 }
 
+/* Which of the next n <= MI_W scores of a row the mask leaves as they are. */
+MI_INLINE mi_ivec mask_of(const attention *a, ptrdiff_t at, int n)
+{
+    const unsigned char *p = a->mask + at;
+    const mi_ivec set = a->mask_step[3] ? mi_load_bytes_n(p, n) != 0 : (mi_ivec){0} - (*p != 0);
+    return a->hiding ? ~set : set;
+}
+
+/* Whether the mask hides keys, so many from `key` on, from the rows whose masks start there. */
+static int masks(const attention *a, const ptrdiff_t *starts, ptrdiff_t rows, ptrdiff_t key, ptrdiff_t keys)
+{
+    if (!a->mask || !(a->hidden <= DROPPED)) return 0;
+    for (ptrdiff_t i = 0; i < rows; i++) {
+        mi_ivec seen = {0};
+        if (i && starts[i] == starts[i - 1]) continue;
+        for (ptrdiff_t j = 0; j < keys; j += MI_W) {
+            const int n = keys - j < MI_W ? (int)(keys - j) : MI_W;
+            const mi_ivec there = mi_fill_tail((mi_vec){0}, n, mi_broadcast(1)) == 0;
+            seen |= mask_of(a, starts[i] + (key + j) * a->mask_step[3], n) & there;
+        }
+        if (mi_hmax(mi_select(seen, mi_broadcast(1), (mi_vec){0})) > 0) return 0;
+    }
+    return 1;
+}
+
 /* Whether the bias hides keys, so many from `key` on, from the rows whose biases start there. */
 static int hides(const attention *a, const ptrdiff_t *starts, ptrdiff_t rows, ptrdiff_t key, ptrdiff_t keys)
 {
     const mi_vec hidden = mi_broadcast(HIDDEN);
+    if (!a->bias) return 0;
     for (ptrdiff_t i = 0; i < rows; i++) {
         mi_ivec seen = {0};
         if (i && starts[i] == starts[i - 1]) continue;
@@ -142,9 +174,10 @@ static int hides(const attention *a, const ptrdiff_t *starts, ptrdiff_t rows, pt
 /* Makes shares of the scores of a row, of so many keys, beside the largest of all so far: the factor of what was summed before.
  * They are in place of the scores, or in `shares`, as MI_HALF. */
 static float share(
-    const attention *a, float *scores, mi_half *shares, ptrdiff_t keys, ptrdiff_t bias_at, float *most, float *total)
+    const attention *a, float *scores, mi_half *shares, ptrdiff_t keys, ptrdiff_t bias_at, ptrdiff_t mask_at, float *most,
+    float *total)
 {
-    const mi_vec scale = mi_broadcast(a->scale), none = mi_broadcast(NONE);
+    const mi_vec scale = mi_broadcast(a->scale), none = mi_broadcast(NONE), hidden = mi_broadcast(a->hidden);
     (void)shares; /* where there are no pairs */
     mi_vec largest = none, sum = {0};
     for (ptrdiff_t j = 0; j < keys; j += MI_W) {
@@ -152,6 +185,7 @@ static float share(
         mi_vec v = mi_load(scores + j) * scale;
         if (a->cap != 0) v = mi_fn_tanh(v) * a->cap;
         if (a->bias) v += bias_of(a, bias_at + j * a->bias_step[3], n);
+        if (a->mask) v = mi_select(mask_of(a, mask_at + j * a->mask_step[3], n), v, hidden);
         if (n < MI_W) v = mi_fill_tail(v, n, none);
         mi_store(scores + j, v);
         largest = mi_max(v, largest);
@@ -249,7 +283,9 @@ static void add_keys(
     for (ptrdiff_t i = 0; i < rows; i++) {
         const ptrdiff_t bias_at = a->bias ? r->starts[row + i] + t->from * a->bias_step[3] : 0;
         mi_half *to = shares ? shares + i * KEYS : NULL;
-        const float factor = share(a, r->scores + i * KEYS, to, t->keys, bias_at, r->most + row + i, r->total + row + i);
+        const ptrdiff_t mask_at = a->mask ? r->masks[row + i] + t->from * a->mask_step[3] : 0;
+        float *most = r->most + row + i, *total = r->total + row + i;
+        const float factor = share(a, r->scores + i * KEYS, to, t->keys, bias_at, mask_at, most, total);
         float *row_sums = sums + i * apart;
         for (ptrdiff_t j = 0; more && factor != 1 && j < apart; j += MI_W) mi_store(row_sums + j, mi_load(row_sums + j) * factor);
     }
@@ -267,8 +303,9 @@ static void cell(void *args, long index, int thread, void *scratch)
     (void)thread;
     const cells *c = args;
     const attention *a = c->a;
-    /* heads that share a bias follow each other, while it is in a cache */
-    const int shared = a->bias && !a->bias_step[1];
+    /* heads that share a bias or a mask follow each other, while it is in a cache */
+    const int shared = (a->bias || a->mask) && !a->bias_step[1] && !a->mask_step[1];
+    const float seen = a->mask ? KEPT : SEEN;
     const ptrdiff_t part = shared ? index / a->heads % c->parts : index % c->parts, row = part * c->rows;
     const ptrdiff_t head = shared ? index % a->heads : index / c->parts % a->heads, batch = index / c->parts / a->heads;
     const ptrdiff_t left = a->rows - row, rows = left < c->rows ? left : c->rows, apart = whole(a->depth);
@@ -283,15 +320,17 @@ static void cell(void *args, long index, int thread, void *scratch)
         r.most[i] = a->sink ? element(a, a->sink, start_of(a, a->sink_step, batch, head, row + i)) : NONE;
         r.total[i] = a->sink ? 1 : 0;
         r.starts[i] = a->bias ? start_of(a, a->bias_step, batch, head, row + i) : 0;
+        r.masks[i] = a->mask ? start_of(a, a->mask_step, batch, head, row + i) : 0;
     }
     for (int hidden = 0; hidden < 2; hidden++) {
         int blind[BANDS] = {0};
-        for (ptrdiff_t i = 0; i < rows; i++) blind[i / BAND] |= done[i / BAND] < a->keys && (!hidden || r.most[i] < SEEN);
+        for (ptrdiff_t i = 0; i < rows; i++) blind[i / BAND] |= done[i / BAND] < a->keys && (!hidden || r.most[i] < seen);
         for (tile t = {.from = 0}; t.from < a->keys; t.from += KEYS) {
             t.keys = a->keys - t.from < KEYS ? a->keys - t.from : KEYS;
             for (ptrdiff_t b = 0, at = 0; at < rows; b++, at += BAND) {
                 const ptrdiff_t n = rows - at < BAND ? rows - at : BAND;
-                if (!blind[b] || (a->bias && hides(a, r.starts + at, n, t.from, t.keys)) != hidden) continue;
+                if (!blind[b]) continue;
+                if ((masks(a, r.masks + at, n, t.from, t.keys) || hides(a, r.starts + at, n, t.from, t.keys)) != hidden) continue;
                 if (!t.v) read_keys(a, &r, k_at, v_at, &t);
                 add_keys(a, &r, q, q_step, at, n, &t, done[b] > 0);
                 done[b] += t.keys;

@@ -26,14 +26,14 @@ class _Arguments(ctypes.Structure):
     """`attention` of attention.c."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "bias", "sink", "out")),
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "bias", "sink", "mask", "out")),
         *((name, ctypes.c_ssize_t) for name in _SIZES),
         *((name, ctypes.c_ssize_t * 3) for name in ("q_step", "k_step", "v_step")),
         ("bias_step", ctypes.c_ssize_t * 4),
         ("sink_step", ctypes.c_ssize_t * 3),
-        ("scale", ctypes.c_float),
-        ("cap", ctypes.c_float),
-        ("half", ctypes.c_int),
+        ("mask_step", ctypes.c_ssize_t * 4),
+        *((name, ctypes.c_float) for name in ("scale", "cap", "hidden")),
+        *((name, ctypes.c_int) for name in ("hiding", "half")),
     )
 
 
@@ -59,16 +59,21 @@ def _arguments(
     scale: float = 1.0,
     cap: float = 0.0,
     bias: bool = False,
+    mask: bool = False,
     sink: bool = False,
+    hidden: float = 0.0,
+    hiding: bool = False,
     groups: int = 1,
     keys: int | None = None,
 ) -> _Arguments:
     """The arguments of C; raises LibraryError for arrays that do not fit, as changed files of programs have them."""
-    names, arrays = _names(bias, sink), (*inputs, out)
+    names, arrays = _names(bias, mask, sink), (*inputs, out)
     sized = None
-    if len(arrays) == len(names) and out.dtype.name in IN_FLOAT32 and all(a.dtype == out.dtype for a in arrays):
-        shapes = tuple((name, a.shape) for name, a in zip(names, arrays, strict=True))
-        sized = _of_shapes(shapes, tuple(left), tuple(right), tuple(values), groups, keys)
+    if len(arrays) == len(names) and out.dtype.name in IN_FLOAT32:
+        together = list(zip(names, arrays, strict=True))
+        shapes = tuple((name, a.shape) for name, a in together)
+        typed = all(a.dtype == (bool if name == "mask" else out.dtype) for name, a in together)
+        sized = None if not typed else _of_shapes(shapes, tuple(left), tuple(right), tuple(values), groups, keys)
     if sized is None:
         shown = ", ".join(f"{a.dtype.name}{list(a.shape)}" for a in arrays)
         raise LibraryError(f"there is no attention of {shown}; compile the program again")
@@ -76,12 +81,13 @@ def _arguments(
     for name, a in zip(names, arrays, strict=True):
         setattr(args, name, address(a))
     args.scale, args.cap, args.half = scale, cap, out.itemsize == 2
+    args.hidden, args.hiding = hidden, hiding
     return args
 
 
-def _names(bias: bool, sink: bool) -> tuple[str, ...]:
+def _names(bias: bool, mask: bool, sink: bool) -> tuple[str, ...]:
     """The tensors in order, as C calls them."""
-    return ("q", "k", "v", *["bias"] * bias, *["sink"] * sink, "out")
+    return ("q", "k", "v", *["bias"] * bias, *["mask"] * mask, *["sink"] * sink, "out")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -104,7 +110,8 @@ def _of_shapes(
     args = _Arguments(batch=b, heads=h, rows=s, keys=keys, width=d, depth=v_sizes[3], inner=max(s // groups, 1))
     args.q_step[:], args.v_step[:], args.k_step[:] = q_steps[:3], v_steps[:3], (*k_steps[:2], k_steps[3])
     scores = (b, h * groups, s // groups, keys)
-    for name, sizes, to in (("bias", scores, args.bias_step), ("sink", (*scores[:3], 1), args.sink_step)):
+    more = (("bias", scores, args.bias_step), ("mask", scores, args.mask_step), ("sink", (*scores[:3], 1), args.sink_step))
+    for name, sizes, to in more:
         if name in of:
             steps = _broadcast(of[name], sizes)
             if steps is None:
@@ -133,15 +140,16 @@ def _memory(_: int) -> MirageError:
 
 def library(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], **attrs: Any) -> None:
     """What programs call as `cpu.attention`: `softmax(scale * q @ k + bias) @ v` of tensors of rank 4, q, k, v, and what is added
-    if there is a `bias`, which broadcasts: of float32, or of one type of 16 bits.
+    if there is a `bias`, which broadcasts: of float32, or of one type of 16 bits. With a `mask`, booleans that broadcast, scores
+    for which it does not hold are the number `hidden` instead; those for which it holds if it is `hiding`.
 
     The attributes are those of `_arguments`. Scores are `cap * tanh(scale * q @ k)` where `cap` is not 0 (Gemma Team, "Gemma 2",
     2024). A `sink`, which broadcasts to rows of one key, is the score of a further key whose values are 0 (Xiao et al.,
     "Efficient Streaming Language Models with Attention Sinks", 2024). Of each head, so many `groups` of rows are heads of the
     bias, one behind the other, as heads of queries are that share keys. `left`, `right` and `values` permute the dims of q, k and
     v, whose rows stay contiguous; those of k put its columns, the keys, last. So many `keys` are the first ones of k and v, else
-    all. A row whose keys are all hidden by -inf is NaN; keys that the bias hides from all of 64 rows are not read where these see
-    others. Raises LibraryError for arrays that do not fit, NoCompilerError, CompilerError and UnsafeCacheError as
+    all. A row whose keys are all hidden by -inf is NaN; keys that the bias or the mask hides from all of 64 rows are not read where
+    these see others. Raises LibraryError for arrays that do not fit, NoCompilerError, CompilerError and UnsafeCacheError as
     `toolchain.compile`, MirageError without memory.
     """
     (out,) = outputs
@@ -154,16 +162,22 @@ def library(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], **attrs
 
 
 def prepare(
-    inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *, bias: bool = False, sink: bool = False, **attrs: Any
+    inputs: Sequence[np.ndarray],
+    outputs: Sequence[np.ndarray],
+    *,
+    bias: bool = False,
+    mask: bool = False,
+    sink: bool = False,
+    **attrs: Any,
 ) -> Launch | None:
     """The launch of `library` for contiguous tensors like these, inputs and then outputs; None for no keys, or nothing to
     compute. It fails with MirageError without memory.
     """
     (out,) = outputs
-    args = _arguments(inputs, out, bias=bias, sink=sink, **attrs)
+    args = _arguments(inputs, out, bias=bias, mask=mask, sink=sink, **attrs)
     if not args.keys or not out.size:
         return None
-    pointers = tuple((field(args, name), place) for place, name in enumerate(_names(bias, sink)))
+    pointers = tuple((field(args, name), place) for place, name in enumerate(_names(bias, mask, sink)))
     return Launch(launcher(_of(out.dtype)), ctypes.addressof(args), pointers, _memory, args)
 
 

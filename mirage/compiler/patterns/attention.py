@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
+import numpy as np
+
 from mirage.compiler.patterns.language import Match, Pattern, number, op, optional, value, view
 from mirage.compiler.patterns.registry import register_pattern
 from mirage.ir.dims import Dim, to_dim
 from mirage.ir.graph.deduce import deduce
 from mirage.ir.graph.nodes import Constant, OpCall
-from mirage.ir.types import IN_FLOAT32, TensorType, is_one
+from mirage.ir.types import ELEMENTS, IN_FLOAT32, TensorType, is_one
 
 
 def _attention(shared: bool) -> Pattern:
@@ -25,7 +27,8 @@ def _attention(shared: bool) -> Pattern:
     scaled = op("mul", apart, factor, commutative=True) | op("div", apart, factor, name="divided") | apart
     capped = optional(scaled, _capped)
     biased = optional(capped, lambda s: op("add", s, value("bias", dtype=IN_FLOAT32), commutative=True, name="sum"))
-    shares = op("softmax", biased, where=_of_keys) | _without_sink(biased)
+    masked = optional(biased, _masked)
+    shares = op("softmax", masked, where=_of_keys) | _without_sink(masked)
     rows = op("reshape", shares, name="together") if shared else shares
     return op("matmul", rows, view("transpose", v, name="values") | v, name="product")
 
@@ -34,6 +37,12 @@ def _capped(scores: Pattern) -> Pattern:
     """`c * tanh(scores / c)`, as Gemma 2 has it; any two factors will do."""
     inner = op("mul", scores, number(name="inner"), commutative=True) | op("div", scores, number(name="inner"), name="lessened")
     return op("mul", op("tanh", inner), number(name="cap"), commutative=True)
+
+
+def _masked(scores: Pattern) -> Pattern:
+    """The scores for which a condition holds, or those for which it does not, and a number for the others."""
+    mask, hidden = value("mask", dtype="bool"), number(name="hidden")
+    return op("where", mask, scores, hidden) | op("where", mask, hidden, scores, name="hiding")
 
 
 def _of_keys(call: OpCall) -> bool:
@@ -64,7 +73,9 @@ def _is_attention(m: Match) -> bool:
     if not 0 < abs(_factor(m, "scale", "divided") * _factor(m, "inner", "lessened") * _factor(m, "cap")) < inf:
         return False
     scores = deduce(m.calls["apart" if "apart" in m.calls else "scores"], {})
-    if _groups(m) is None or not isinstance(scores, TensorType) or not _broadcasts(m, "bias", scores.shape, scores.dtype):
+    if _groups(m) is None or not isinstance(scores, TensorType):
+        return False
+    if not _broadcasts(m, "bias", scores.shape, scores.dtype) or not _broadcasts(m, "mask", scores.shape, "bool"):
         return False
     if "keys" in m.calls and deduce(m.calls["keys"], {}) != scores:
         return False
@@ -84,18 +95,18 @@ def _groups(m: Match) -> int | None:
     if not isinstance(scores, TensorType) or not isinstance(apart, TensorType) or together != scores or apart.rank != 4:
         return None
     (b, h, _, t), (b_apart, h_apart, _, t_apart) = scores.shape, apart.shape
-    if (b, t) != (b_apart, t_apart) or not h.is_Integer or not h_apart.is_Integer or not h or h_apart % h:
+    if (b, t) != (b_apart, t_apart) or not h or not (groups := h_apart / h).is_Integer:
         return None
-    return int(h_apart / h)
+    return int(groups)
 
 
 def _broadcasts(m: Match, name: str, shape: Sequence[Dim], dtype: str) -> bool:
     if name not in m.operands:
         return True
     given = m.type(name)
-    if not isinstance(given, TensorType) or given.dtype != dtype or given.rank not in (2, 4):
+    if not isinstance(given, TensorType) or given.dtype != dtype or given.rank > len(shape):
         return False
-    return all(is_one(a) or a == b for a, b in zip(given.shape, shape[-given.rank :], strict=True))
+    return all(is_one(a) or a == b for a, b in zip(given.shape, shape[len(shape) - given.rank :], strict=True))
 
 
 def _attributes(m: Match) -> dict[str, Any]:
@@ -105,8 +116,18 @@ def _attributes(m: Match) -> dict[str, Any]:
     found |= {"cap": _factor(m, "cap")} if "cap" in m.operands else {}
     first = next((m.attr(part, "stops")[0] for part in ("first_k", "first_v") if part in m.calls), None)
     found |= {"keys": first} if first is not None else {}
-    found |= {name: True for name in ("bias", "sink") if name in m.operands}
+    found |= {"hidden": _hidden(m)} if "mask" in m.operands else {}
+    found |= {name: True for name in ("bias", "mask", "sink") if name in m.operands}
+    found |= {"hiding": True} if "hiding" in m.calls else {}
     return found | ({} if groups == 1 else {"groups": groups})
+
+
+def _hidden(m: Match) -> float:
+    """The score of what a mask hides, as a number of the scores' type."""
+    q = m.type("q")
+    assert isinstance(q, TensorType)
+    with np.errstate(over="ignore"):
+        return float(np.float64(_factor(m, "hidden")).astype(ELEMENTS[q.dtype]))
 
 
 def _factor(m: Match, name: str, divided: str = "") -> float:
@@ -124,7 +145,7 @@ for _name, _shared in (("cpu_attention", False), ("cpu_attention_shared", True))
         _attention(_shared),
         "cpu.attention",
         _is_attention,
-        inputs=("q", "k", "v", "bias", "sink"),
+        inputs=("q", "k", "v", "bias", "mask", "sink"),
         attributes=_attributes,
         package="cpu",
         late=True,

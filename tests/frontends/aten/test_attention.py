@@ -51,6 +51,21 @@ FORMS: dict[str, tuple[Callable[..., Any], bool]] = {
     ),
     "some heads that share keys": (lambda q, k, v, m: SDPA(q[:, :2], k[:, :1], v[:, :1], m, enable_gqa=True), True),
     "capped": (lambda q, k, v, m: torch.softmax(torch.tanh(q @ k.transpose(2, 3) / 4 / 3) * 3 + m, -1) @ v, True),
+    "filled where hidden": (lambda q, k, v, m: torch.softmax((q @ k.transpose(2, 3)).masked_fill(m > 0.5, -1e9), -1) @ v, True),
+    "filled with infinity": (
+        lambda q, k, v, m: torch.softmax(torch.where(m > -3, q @ k.transpose(2, 3) / 4, -torch.inf), -1) @ v, True
+    ),
+    "of keys alone": (lambda q, k, v, m: torch.softmax(torch.where(m[0, 0, 0] > 0, q @ k.transpose(2, 3), -9.0), -1) @ v, True),
+    "filled after a bias and a cap": (
+        lambda q, k, v, m: torch.softmax(torch.where(m[0] > 0, torch.tanh(q @ k.transpose(2, 3) / 9) * 3 + m, -1e4), -1) @ v, True
+    ),
+    "filled before a bias": (
+        lambda q, k, v, m: torch.softmax(torch.where(m > 0, q @ k.transpose(2, 3), -9.0) + m, -1) @ v, False
+    ),
+    "filled with other scores": (lambda q, k, v, m: torch.softmax(torch.where(m > 0, q @ k.transpose(2, 3), m), -1) @ v, False),
+    "a mask that has more rows": (
+        lambda q, k, v, m: torch.softmax(torch.where(m > 0, q[:, :, :1] @ k.transpose(2, 3), -9.0), -1) @ v, False
+    ),
     "sinks": (with_sinks, True),
     "sinks beside large scores": (lambda q, k, v, m: with_sinks(9 * q, k, v, m, shifted=False), True),
     "two sinks": (

@@ -13,14 +13,21 @@ static float at(const void *p, int half, ptrdiff_t i)
     return half ? real_half(((const mi_half *)p)[i]) : ((const float *)p)[i];
 }
 
-/* Tokens before heads if it is `turned`; a bias for each row and head, for keys alone, or none. */
+/* So many bytes, with what cannot be touched behind them. */
+static unsigned char *bytes(ptrdiff_t n)
+{
+    const ptrdiff_t whole = (n + 3) / 4;
+    return (unsigned char *)room(whole) + 4 * whole - n;
+}
+
+/* Tokens before heads if it is `turned`; a bias or a mask for each row, for keys alone, or none. */
 static void check(const ptrdiff_t *sizes, int turned, int kind, int half, int threads)
 {
     const ptrdiff_t heads = sizes[0], rows = sizes[1], keys = sizes[2], width = sizes[3], depth = sizes[4];
     float *q, *k, *v, *bias, *unused;
     attention a = {
         .heads = heads, .batch = 2, .rows = rows, .keys = keys, .width = width, .depth = depth, .inner = rows, .scale = 0.125f,
-        .half = half,
+        .half = half, .hiding = kind > 3, .hidden = -1e9f,
     };
     const ptrdiff_t counts[] = {rows, keys, keys}, widths[] = {width, width, depth};
     ptrdiff_t *const steps[] = {a.q_step, a.k_step, a.v_step};
@@ -39,6 +46,14 @@ static void check(const ptrdiff_t *sizes, int turned, int kind, int half, int th
     } else if (kind == 2) {
         a.bias = values(keys, half, &bias);
         a.bias_step[3] = 1;
+    } else if (kind == 3) { /* causal */
+        a.mask = bytes(rows * keys);
+        a.mask_step[2] = keys, a.mask_step[3] = 1;
+        for (ptrdiff_t i = 0; i < rows * keys; i++) ((unsigned char *)a.mask)[i] = i % keys <= i / keys;
+    } else if (kind == 4) { /* the last keys */
+        a.mask = bytes(keys);
+        a.mask_step[3] = 1;
+        for (ptrdiff_t i = 0; i < keys; i++) ((unsigned char *)a.mask)[i] = i > keys / 2;
     }
     must(!mi_attention(&a, mi_pool_run, threads), "no memory");
     double *shares = malloc((size_t)keys * sizeof *shares);
@@ -51,7 +66,8 @@ static void check(const ptrdiff_t *sizes, int turned, int kind, int half, int th
                 score += (double)q[b * a.q_step[0] + h * a.q_step[1] + i * a.q_step[2] + t]
                     * k[b * a.k_step[0] + h * a.k_step[1] + j * a.k_step[2] + t];
             }
-            shares[j] = score / 8 + (kind ? bias[h * a.bias_step[1] + i * a.bias_step[2] + j] : 0);
+            shares[j] = score / 8 + (a.bias ? bias[h * a.bias_step[1] + i * a.bias_step[2] + j] : 0);
+            if (a.mask && a.mask[i * a.mask_step[2] + j] == a.hiding) shares[j] = a.hidden;
             most = shares[j] > most ? shares[j] : most;
         }
         for (ptrdiff_t j = 0; j < keys; j++) total += shares[j] = __builtin_exp(shares[j] - most);
@@ -82,7 +98,7 @@ int main(int argc, char **argv)
         {4, 330, 200, 16, 20},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        for (int kind = 0; kind < 3; kind++) {
+        for (int kind = 0; kind < 5; kind++) {
             for (int half = 0; half < 2; half++) {
                 for (int turned = 0; turned < 2; turned++) check(cases[i], turned, kind, half, threads);
             }

@@ -153,6 +153,47 @@ def test_masks(name: str, hidden: float) -> None:
     close(out[:, :, some], exact(q[:, :, some], k, v, 1.0, bias[some]))
 
 
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("hidden", [-np.inf, -1e9, -3.0, np.inf])
+@pytest.mark.parametrize("name", masks())
+def test_masks_of_booleans(name: str, hidden: float) -> None:
+    """What is hidden has that score, also in rows that see nothing; whatever it would be otherwise."""
+    seen = masks()[name]
+    q, k, v = tensors((1, 4, 200, 300, 16, 16), "float32")
+    k[0, 0, 299, 0] = np.inf
+    with np.errstate(invalid="ignore"):
+        scores = np.where(seen, q.astype(np.float64) @ k.astype(np.float64).swapaxes(2, 3), hidden)
+        shares = np.exp(scores - scores.max(-1, keepdims=True))
+        wanted = shares / shares.sum(-1, keepdims=True) @ v.astype(np.float64)
+    out = np.empty(q.shape, np.float32)
+    for mask, hiding in ((np.ascontiguousarray(seen), False), (~seen, True)):
+        library([q, k, v, mask], [out], mask=True, hidden=hidden, hiding=hiding)
+        np.testing.assert_array_equal(np.isnan(wanted), np.isnan(out))
+        close(out, wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", ["b1st", "1h1t", "st", "s1", "t", "hst", "b111"])
+@pytest.mark.parametrize("rows", [3, 70])
+def test_every_mask_beside_a_bias_and_sinks(rows: int, shape: str, dtype: str) -> None:
+    q, k, v = tensors((2, 2, 3 * rows, 150, 8, 9), dtype)
+    rng, element, named = np.random.default_rng(0), ELEMENTS[dtype], {"b": 2, "h": 6, "s": rows, "t": 150, "1": 1}
+    mask = rng.random([named[c] for c in shape]) < 0.7
+    bias, sink = rng.standard_normal((rows, 150)).astype(element), rng.standard_normal((6, 1, 1)).astype(element)
+    scores = (q.astype(np.float64) @ k.astype(np.float64).swapaxes(2, 3)).reshape(2, 6, rows, 150) + bias
+    beside = np.broadcast_to(sink.astype(np.float64), (2, 6, rows, 1))
+    scores = np.concatenate([np.where(mask, scores, -1e9), beside], -1)
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    wanted = (shares / shares.sum(-1, keepdims=True))[..., :150].reshape(2, 2, 3 * rows, 150) @ v.astype(np.float64)
+    given, out = [q, k, v, bias, mask, sink], np.empty((2, 2, 3 * rows, 9), element)
+    attrs: dict[str, Any] = {"bias": True, "mask": True, "sink": True, "hidden": -1e9, "groups": 3}
+    library(given, [out], **attrs)
+    close(out, wanted)
+    out[...] = 1
+    launched(prepare(given, [out], **attrs), [*given, out])
+    close(out, wanted)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("cap", [0.0, 3.0])
 @pytest.mark.parametrize("rows", [4, 150])
@@ -237,6 +278,8 @@ def test_what_does_not_fit_is_an_error() -> None:
         ([a.astype(np.float64) for a in (q, k, v)], out.astype(np.float64), {}),
         ([q, k, v, bias[:, :, :4].copy()], out, {"bias": True}), ([q, k, v, bias.astype(np.float16)], out, {"bias": True}),
         ([q, k, v, np.zeros((5, 6), np.float32)], out, {"bias": True}), ([q, k, v, bias[None]], out, {"bias": True}),
+        ([q, k, v, bias], out, {"mask": True}), ([q, k, v, np.ones((5, 7), np.uint8)], out, {"mask": True}),
+        ([q, k, v, np.ones((5, 6), bool)], out, {"mask": True}), ([q, k, v, np.ones((5, 7), bool)], out, {"bias": True}),
         ([q, k, v, bias], out, {"sink": True}), ([q, k, v, bias], out, {"bias": True, "sink": True}), ([q, k], out, {}),
         ([q, k, v], out, {"groups": 2}), ([q, k, v], out, {"groups": 0}), ([q, k, v], out, {"groups": -5}),
         ([q, k, v], out, {"left": (0, 1, 1, 3)}), ([q, k, v], out, {"values": (0, 1, 2, 4)}),
