@@ -16,18 +16,22 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 import mirage as mi
 from benchmarks.fairness import Inputs, Referee
 from benchmarks.peers.peers import inference
 from benchmarks.tables import Table
 from benchmarks.timing import race
+from mirage.ir.dims import evaluate, to_dim
 from mirage.settings import num_threads
 
 #: sequences, heads of keys, tokens and width that are measured, and heads of queries per head of keys in groups
 BATCH, HEADS, TOKENS, WIDTH, GROUP = 1, 8, 512, 64, 4
-#: tokens of a window and a prefix, documents, and the bound of soft-capped scores
-WINDOW, PREFIX, DOCUMENTS, CAP = 128, 100, 4, 30
+#: tokens of a window and a prefix, documents, the bound of soft-capped scores, and the share of what is taken off
+WINDOW, PREFIX, DOCUMENTS, CAP, LESS = 128, 100, 4, 30, 0.3
+#: sequences that decode a token each, pages of the keys of each, keys of a page, and pages of the pool
+SEQUENCES, PAGES, PAGE, POOL = 8, 64, 16, 1000
 OURS, FLEX, DENSE = "Mirage", "FlexAttention", "SDPA with a tensor"
 
 
@@ -92,14 +96,41 @@ def normed(q: Any, k: Any, v: Any) -> Any:
     return causal(mi.rms_norm(q), mi.rms_norm(k), v)
 
 
+def sinks(q: Any, k: Any, v: Any, sink: Any) -> Any:
+    s, i, j = scores(q, k)
+    beside = mi.broadcast_to(mi.reshape(sink, (sink.shape[0], 1, 1)), (*s.shape[:3], 1))
+    return mi.softmax(mi.concat([mi.where(j <= i, s, -1e9), beside], axis=-1), axis=-1)[..., :-1] @ v
+
+
+def differential(q: Any, k: Any, v: Any, q2: Any, k2: Any) -> Any:
+    return causal(q, k, v) - LESS * causal(q2, k2, v)
+
+
+def paged(q: Any, k: Any, v: Any, pages: Any, count: Any) -> Any:
+    k, v = (mi.transpose(mi.take(t, pages, axis=0), (0, 2, 1, 3, 4)) for t in (k, v))
+    k, v = (mi.reshape(t, (*t.shape[:2], t.shape[2] * PAGE, WIDTH)) for t in (k, v))
+    seen = mi.arange(0, k.shape[2]) < mi.reshape(count, (count.shape[0], 1, 1, 1))
+    return attend(mi.where(seen, q @ mi.transpose(k, (0, 1, 3, 2)) * WIDTH**-0.5, -1e9), v)
+
+
 #: what FlexAttention calls mask_mod and score_mod, of a sequence, head, query and key
 Mask = Callable[[Any, Any, Any, Any], Any]
 Score = Callable[[Any, Any, Any, Any, Any], Any]
+#: PyTorch's attention of q, k and v
+Attention = Callable[[Any, Any, Any], Any]
+
+
+def _alone(attention: Attention, q: Any, k: Any, v: Any, *_: Any) -> Any:
+    return attention(q, k, v)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One attention: our program, its further inputs by name, and the same as functions of positions for PyTorch."""
+    """One attention: our program, its further inputs by name, and the same as functions of positions for PyTorch.
+
+    `around` is what PyTorch's attention is a part of: of it and all arguments. `dims` are those of inputs that have others than
+    most, and `sizes` of symbols. SDPA has no tensor for scores that are `bent`.
+    """
 
     program: Callable[..., Any]
     mask: Callable[..., Mask] | None = None
@@ -107,11 +138,37 @@ class Case:
     more: Mapping[str, Callable[[np.random.Generator], np.ndarray]] = field(default_factory=dict)
     types: Mapping[str, Any] = field(default_factory=dict)
     group: int = 1
-    norm: bool = False
+    around: Callable[..., Any] = _alone
+    dims: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    bent: bool = False
 
 
 def _causal(*_: Any) -> Mask:
     return lambda b, h, i, j: j <= i
+
+
+def _normed(attention: Attention, q: Any, k: Any, v: Any) -> Any:
+    q, k = (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) for x in (q, k))
+    return attention(q, k, v)
+
+
+def _with_sinks(attention: Attention, q: Any, k: Any, v: Any, _: Any) -> Any:
+    """The sink is the score of a further key, whose values are 0."""
+    return attention(q, *(torch.nn.functional.pad(t, (0, 0, 0, 1)) for t in (k, v)))
+
+
+def _differential(attention: Attention, q: Any, k: Any, v: Any, q2: Any, k2: Any) -> Any:
+    return attention(q, k, v) - LESS * attention(q2, k2, v)
+
+
+def _paged(attention: Attention, q: Any, k: Any, v: Any, pages: Any, _: Any) -> Any:
+    k, v = (t[pages].transpose(1, 2).flatten(2, 3) for t in (k, v))
+    return attention(q, k, v)
+
+
+def _tokens(rng: np.random.Generator) -> np.ndarray:
+    return rng.standard_normal((BATCH, HEADS, TOKENS, WIDTH), np.float32)
 
 
 CASES: Mapping[str, Case] = {
@@ -136,9 +193,28 @@ CASES: Mapping[str, Case] = {
         more={"bias": lambda rng: rng.standard_normal((HEADS, TOKENS, TOKENS), np.float32)},
         types={"bias": mi.tensor("h", "n", "n")},
     ),
-    "soft cap": Case(soft_cap, _causal, lambda: lambda s, b, h, i, j: torch.tanh(s / CAP) * CAP),
+    "soft cap": Case(soft_cap, _causal, lambda: lambda s, b, h, i, j: torch.tanh(s / CAP) * CAP, bent=True),
     "grouped queries": Case(grouped, _causal, group=GROUP),
-    "QK norm": Case(normed, _causal, norm=True),
+    "QK norm": Case(normed, _causal, around=_normed),
+    "sinks": Case(
+        sinks, lambda _: lambda b, h, i, j: (j <= i) | (j == TOKENS),
+        lambda sink: lambda s, b, h, i, j: torch.where(j == TOKENS, sink[h], s), around=_with_sinks,
+        more={"sink": lambda rng: rng.standard_normal(HEADS, np.float32)}, types={"sink": mi.tensor("h")},
+    ),
+    "differential": Case(
+        differential, _causal, around=_differential, more={"q2": _tokens, "k2": _tokens},
+        types={name: mi.tensor("b", "h", "n", WIDTH) for name in ("q2", "k2")},
+    ),
+    "paged": Case(
+        paged, lambda pages, count: lambda b, h, i, j: j < count[b], around=_paged,
+        more={
+            "pages": lambda rng: rng.permutation(POOL)[: SEQUENCES * PAGES].reshape(SEQUENCES, PAGES),
+            "count": lambda rng: rng.integers(PAGE, PAGES * PAGE + 1, SEQUENCES),
+        },
+        types={"pages": mi.tensor("b", "m", dtype="int64"), "count": mi.tensor("b", dtype="int64")},
+        dims={name: ("p", "h", PAGE, WIDTH) for name in "kv"},
+        sizes={"b": SEQUENCES, "n": 1, "p": POOL, "m": PAGES},
+    ),
 }  # fmt: skip
 
 
@@ -158,71 +234,103 @@ class MaskRow:
         return min(t for name, t in self.times.items() if name != OURS) / self.times[OURS]
 
 
-def types_of(case: Case) -> dict[str, Any]:
+def dims_of(case: Case) -> dict[str, tuple[Any, ...]]:
     heads = "h" if case.group == 1 else f"{case.group}*h"
-    return {
-        "q": mi.tensor("b", heads, "n", WIDTH), "k": mi.tensor("b", "h", "n", WIDTH), "v": mi.tensor("b", "h", "n", WIDTH),
-        **case.types,
-    }  # fmt: skip
+    return {"q": ("b", heads, "n", WIDTH), **{name: ("b", "h", "n", WIDTH) for name in "kv"}, **case.dims}
+
+
+def types_of(case: Case) -> dict[str, Any]:
+    return {**{name: mi.tensor(*dims) for name, dims in dims_of(case).items()}, **case.types}
+
+
+def sizes_of(case: Case) -> dict[str, int]:
+    return {"b": BATCH, "h": HEADS, "n": TOKENS, **case.sizes}
 
 
 def arguments(case: Case, seed: int = 0) -> list[np.ndarray]:
-    rng = np.random.default_rng(seed)
-    q, k, v = (rng.standard_normal((BATCH, g * HEADS, TOKENS, WIDTH), np.float32) for g in (case.group, 1, 1))
-    return [q, k, v, *(make(rng) for make in case.more.values())]
+    rng, sizes = np.random.default_rng(seed), sizes_of(case)
+    shapes = [[evaluate(to_dim(d), sizes) for d in dims] for dims in dims_of(case).values()]
+    return [*(rng.standard_normal(shape, np.float32) for shape in shapes), *(make(rng) for make in case.more.values())]
+
+
+def _positions(q: Any, k: Any) -> list[Any]:
+    """Of all scores: the sequence, head, query and key."""
+    sizes = len(q), q.shape[1], q.shape[-2], k.shape[-2]
+    return list(torch.meshgrid(*map(torch.arange, sizes), indexing="ij"))
+
+
+def _operands(case: Case, args: list[Any]) -> tuple[Any, Any]:
+    """The queries and keys that attention gets."""
+    found: list[tuple[Any, Any]] = []
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        found.append((q, k))
+        return q @ k.transpose(-1, -2).repeat_interleave(case.group, 1) @ v.repeat_interleave(case.group, 1)
+
+    case.around(attention, *args)
+    return found[0]
 
 
 def dense(case: Case, args: list[Any]) -> Any:
     """The result by tensors of all positions, in the arguments' type."""
-    q, k, v, *more = args
-    if case.norm:
-        q, k = (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) for x in (q, k))
-    k, v = (x.repeat_interleave(case.group, 1) for x in (k, v))
-    n = q.shape[-2]
-    b, h, i, j = torch.meshgrid(torch.arange(len(q)), torch.arange(q.shape[1]), torch.arange(n), torch.arange(n), indexing="ij")
-    s = q @ k.transpose(-1, -2) * WIDTH**-0.5
-    s = case.score(*more)(s, b, h, i, j) if case.score else s
-    return torch.softmax(s.masked_fill(~case.mask(*more)(b, h, i, j), -torch.inf) if case.mask else s, -1) @ v
+    more = args[3:]
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        k, v = (x.repeat_interleave(case.group, 1) for x in (k, v))
+        at = _positions(q, k)
+        s = q @ k.transpose(-1, -2) * WIDTH**-0.5
+        s = case.score(*more)(s, *at) if case.score else s
+        return torch.softmax(s.masked_fill(~case.mask(*more)(*at), -torch.inf) if case.mask else s, -1) @ v
+
+    return case.around(attention, *args)
 
 
 def _flex(case: Case, args: list[Any]) -> Callable[[], Any]:
-    q, k, v, *more = args
-    n = q.shape[-2]
-    run: Any = torch.compile(flex_attention, dynamic=True)
+    """With all around it compiled, too, where that is to be had."""
+    more, (q, k) = args[3:], _operands(case, args)
     options: dict[str, Any] = {"enable_gqa": case.group > 1}
     if case.mask:
-        options["block_mask"] = create_block_mask(case.mask(*more), None, None, n, n, device="cpu")
+        options["block_mask"] = create_block_mask(case.mask(*more), len(q), None, q.shape[-2], k.shape[-2], device="cpu")
     if case.score:
         options["score_mod"] = case.score(*more)
-    normed_by = torch.compile(lambda x: torch.rms_norm(x, (WIDTH,), eps=1e-6)) if case.norm else lambda x: x
-    return lambda: run(normed_by(q), normed_by(k), v, **options)
+    # code for other cases
+    torch.compiler.reset()
+    run: Any = torch.compile(flex_attention, dynamic=True)
+    if case.around is _alone:
+        return lambda: run(*args[:3], **options)
+
+    def apart(*args: Any) -> Any:
+        return case.around(partial(run, **options), *args)
+
+    whole: Any = torch.compile(apart, dynamic=True)
+    try:
+        whole(*args)
+    except Exception:  # of the compiler, which refuses some
+        return lambda: apart(*args)
+    return lambda: whole(*args)
 
 
 def _sdpa(case: Case, args: list[Any]) -> Callable[[], Any]:
     """With what does not depend on the scores as a tensor that is made before; eager, so not where scores are bent."""
-    q, k, v, *more = args
-    n = q.shape[-2]
-    b, h, i, j = torch.meshgrid(torch.arange(1), torch.arange(q.shape[1]), torch.arange(n), torch.arange(n), indexing="ij")
-    added = case.score(*more)(torch.zeros(1), b, h, i, j) if case.score else torch.zeros(())
-    mask = case.mask(*more)(b, h, i, j) if case.mask else torch.ones((), dtype=torch.bool)
-    bias = torch.where(mask, added, -torch.inf).expand(1, q.shape[1], n, n).contiguous()
-    norm: Any = (lambda x: torch.rms_norm(x, (WIDTH,), eps=1e-6)) if case.norm else lambda x: x
-    attention = torch.nn.functional.scaled_dot_product_attention
-    if case.mask is _causal and not case.score:
-        return lambda: attention(norm(q), norm(k), v, is_causal=True, enable_gqa=case.group > 1)
-    return lambda: attention(q, k, v, attn_mask=bias, enable_gqa=case.group > 1)
+    more, at = args[3:], _positions(*_operands(case, args))
+    added = case.score(*more)(torch.zeros(1), *at) if case.score else torch.zeros(())
+    mask = case.mask(*more)(*at) if case.mask else torch.ones((), dtype=torch.bool)
+    bias = torch.where(mask, added, -torch.inf).expand(at[0].shape).contiguous()
+    how: dict[str, Any] = {"is_causal": True} if case.mask is _causal and not case.score else {"attn_mask": bias}
+    attention = partial(scaled_dot_product_attention, enable_gqa=case.group > 1, **how)
+    return lambda: case.around(attention, *args)
 
 
 def measure(say: Callable[[str], None], budget: float = 15.0, seconds: float = 1.0) -> Iterator[MaskRow]:
     """A row per attention; a version whose results are not right is refused, and ours is an error."""
     torch.set_num_threads(num_threads())
     for name, case in CASES.items():
-        run = mi.compile(case.program, types_of(case), sizes={"b": BATCH, "h": HEADS, "n": TOKENS}, budget=budget)
+        run = mi.compile(case.program, types_of(case), sizes=sizes_of(case), budget=budget)
         arrays = arguments(case)
         tensors = [torch.from_numpy(a) for a in arrays]
         with inference():
             runs: dict[str, Callable[[], Any]] = {OURS: partial(run, *arrays), FLEX: _flex(case, tensors)}
-            if name != "soft cap":
+            if not case.bent:
                 runs[DENSE] = _sdpa(case, tensors)
 
             def yardstick(case: Case = case, tensors: list[Any] = tensors) -> tuple[list[np.ndarray], list[np.ndarray]]:

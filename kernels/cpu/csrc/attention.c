@@ -29,19 +29,23 @@
 #define SEEN -1e29f
 #define DROPPED -1e8f /* and those that a mask makes such a number nothing beside those above KEPT */
 #define KEPT -1e7f
+#define NO_PAGE 2 /* the status where an index is none of a page */
 #define SHARED_WORK (256 * 1024) /* from so many products, another thread is worth the wait for it */
 
 typedef struct {
     const void *q, *k, *v; /* elements of a row are side by side */
     const void *bias, *sink; /* or NULL */
+    const long long *pages; /* or NULL: k and v are pools of pages of keys, and these are the pages of a batch, in order */
     const unsigned char *mask; /* or NULL: of each score, whether it stays, or, if `hiding`, whether it is `hidden` instead */
     void *out;             /* [batch, heads, rows, depth] */
     ptrdiff_t batch, heads, rows, keys, width, depth;
     ptrdiff_t inner; /* rows of one head of the bias: heads of queries that share keys are one behind the other */
     ptrdiff_t q_step[3], k_step[3], v_step[3]; /* to the next batch, head, and row or key */
+    ptrdiff_t pool, page, table_step, k_page, v_page; /* pages in all, keys of one, and steps to the next batch and page */
     ptrdiff_t bias_step[4], sink_step[3], mask_step[4]; /* to the next batch, head, row, and key: 0 where it is the same */
     float scale, cap, hidden; /* cap is 0 for nothing */
-    int hiding, half; /* all tensors but the mask are of MI_HALF */
+    int hiding, half; /* all tensors but the mask and the pages are of MI_HALF */
+    long long wrong; /* the index that is none of a page, where there is one */
 } attention;
 
 typedef struct {
@@ -61,7 +65,7 @@ static ptrdiff_t whole(ptrdiff_t n) { return (n + MI_W - 1) / MI_W * MI_W; }
 /* Whether so many rows of a cell are multiplied as pairs of bfloat16: of keys, whole pairs lie side by side. */
 static int is_paired(const attention *a, ptrdiff_t rows)
 {
-    return MI_PAIRS && a->half && rows > FEW && a->width % 2 == 0 && a->k_step[2] % 2 == 0;
+    return MI_PAIRS && a->half && !a->pages && rows > FEW && a->width % 2 == 0 && a->k_step[2] % 2 == 0;
 }
 
 /* Lays the workspace of a cell of so many rows out in `memory`, which is NULL if only its size, in bytes, is asked for. */
@@ -69,9 +73,10 @@ static size_t lay_out(const attention *a, ptrdiff_t rows, float *memory, workspa
 {
     const ptrdiff_t band = rows < BAND ? rows : BAND, width = whole(a->width), depth = whole(a->depth);
     const ptrdiff_t many = rows > FEW, pairs = is_paired(a, rows), half = a->half && !pairs, terms = 1 + pairs;
+    const ptrdiff_t copied = half || a->pages;
     const ptrdiff_t sizes[] = {
-        2 * rows * (ptrdiff_t)(sizeof(ptrdiff_t) / sizeof(float)), half * rows * width, half * KEYS * width,
-        many * KEYS * width / terms, (half || many) * KEYS * depth / terms, band * KEYS, pairs * band * KEYS / 2, rows * depth,
+        2 * rows * (ptrdiff_t)(sizeof(ptrdiff_t) / sizeof(float)), half * rows * width, copied * KEYS * width,
+        many * KEYS * width / terms, (copied || many) * KEYS * depth / terms, band * KEYS, pairs * band * KEYS / 2, rows * depth,
         rows, rows,
     };
     float *starts, **const parts[] = {
@@ -103,6 +108,38 @@ static const float *rows_of(
     }
     *step = apart;
     return copy;
+}
+
+/* So many keys from one on, and their values, NULL before they are read. */
+typedef struct {
+    const float *k, *v;
+    ptrdiff_t k_step, v_step, batch, head, from, keys;
+} tile;
+
+/* Where a key of the tile's head lies, or its value: a multiple of the steps of the tensor, and of pages. */
+MI_INLINE ptrdiff_t place_of(const attention *a, const tile *t, const ptrdiff_t *step, ptrdiff_t page_step, ptrdiff_t key)
+{
+    const ptrdiff_t head = t->head * step[1];
+    if (!a->pages) return t->batch * step[0] + head + key * step[2];
+    const long long page = a->pages[t->batch * a->table_step + key / a->page];
+    return (ptrdiff_t)(page < 0 ? page + a->pool : page) * page_step + head + key % a->page * step[2];
+}
+
+/* The keys of a tile, or its values, `apart` elements apart; see `rows_of`. Those of pages are copied. */
+static const float *tile_of(
+    const attention *a, const tile *t, const void *tensor, const ptrdiff_t *step, ptrdiff_t page_step, ptrdiff_t width, float *copy,
+    ptrdiff_t *apart)
+{
+    const float *first = NULL;
+    for (ptrdiff_t i = 0, n; i < t->keys; i += n) {
+        const ptrdiff_t key = t->from + i, left = a->pages ? a->page - key % a->page : t->keys;
+        n = left < t->keys - i ? left : t->keys - i;
+        *apart = step[2];
+        const float *rows = rows_of(
+            a, tensor, place_of(a, t, step, page_step, key), n, width, copy ? copy + i * whole(width) : NULL, apart);
+        if (!first) first = rows;
+    }
+    return first;
 }
 
 /* The next n <= MI_W elements of a row of the bias. */
@@ -209,12 +246,6 @@ static float share(
     return factor;
 }
 
-/* So many keys from one on, and their values, NULL before they are read. */
-typedef struct {
-    const float *k, *v;
-    ptrdiff_t k_step, v_step, from, keys;
-} tile;
-
 /* Lays keys out as columns of pairs along their width, and values as rows of pairs of keys, the last one filled up. */
 static void read_pairs(const attention *a, const workspace *r, const mi_half *k, const mi_half *v, ptrdiff_t keys)
 {
@@ -235,18 +266,17 @@ static void read_pairs(const attention *a, const workspace *r, const mi_half *k,
 }
 
 /* Reads a tile, and makes columns of its keys in a workspace that has them. */
-static void read_keys(const attention *a, const workspace *r, ptrdiff_t k_at, ptrdiff_t v_at, tile *t)
+static void read_keys(const attention *a, const workspace *r, tile *t)
 {
-    t->k_step = a->k_step[2], t->v_step = a->v_step[2];
     if (r->shares) {
-        const mi_half *k = (const mi_half *)a->k + k_at + t->from * t->k_step;
-        const mi_half *v = (const mi_half *)a->v + v_at + t->from * t->v_step;
+        const mi_half *k = (const mi_half *)a->k + place_of(a, t, a->k_step, 0, t->from);
+        const mi_half *v = (const mi_half *)a->v + place_of(a, t, a->v_step, 0, t->from);
         read_pairs(a, r, k, v, t->keys);
         t->v = r->v;
         return;
     }
-    t->k = rows_of(a, a->k, k_at + t->from * t->k_step, t->keys, a->width, r->k, &t->k_step);
-    t->v = rows_of(a, a->v, v_at + t->from * t->v_step, t->keys, a->depth, r->v, &t->v_step);
+    t->k = tile_of(a, t, a->k, a->k_step, a->k_page, a->width, r->k, &t->k_step);
+    t->v = tile_of(a, t, a->v, a->v_step, a->v_page, a->depth, r->v, &t->v_step);
     for (ptrdiff_t i = 0; r->columns && i < t->keys; i += PANEL) {
         const ptrdiff_t n = t->keys - i < PANEL ? t->keys - i : PANEL;
         mi_transpose(n, a->width, t->k + i * t->k_step, t->k_step, r->columns + i * a->width, PANEL);
@@ -309,7 +339,6 @@ static void cell(void *args, long index, int thread, void *scratch)
     const ptrdiff_t part = shared ? index / a->heads % c->parts : index % c->parts, row = part * c->rows;
     const ptrdiff_t head = shared ? index % a->heads : index / c->parts % a->heads, batch = index / c->parts / a->heads;
     const ptrdiff_t left = a->rows - row, rows = left < c->rows ? left : c->rows, apart = whole(a->depth);
-    const ptrdiff_t k_at = batch * a->k_step[0] + head * a->k_step[1], v_at = batch * a->v_step[0] + head * a->v_step[1];
     workspace r;
     lay_out(a, c->rows, scratch, &r);
     ptrdiff_t q_step = a->q_step[2], done[BANDS] = {0};
@@ -325,13 +354,13 @@ static void cell(void *args, long index, int thread, void *scratch)
     for (int hidden = 0; hidden < 2; hidden++) {
         int blind[BANDS] = {0};
         for (ptrdiff_t i = 0; i < rows; i++) blind[i / BAND] |= done[i / BAND] < a->keys && (!hidden || r.most[i] < seen);
-        for (tile t = {.from = 0}; t.from < a->keys; t.from += KEYS) {
+        for (tile t = {.batch = batch, .head = head}; t.from < a->keys; t.from += KEYS) {
             t.keys = a->keys - t.from < KEYS ? a->keys - t.from : KEYS;
             for (ptrdiff_t b = 0, at = 0; at < rows; b++, at += BAND) {
                 const ptrdiff_t n = rows - at < BAND ? rows - at : BAND;
                 if (!blind[b]) continue;
                 if ((masks(a, r.masks + at, n, t.from, t.keys) || hides(a, r.starts + at, n, t.from, t.keys)) != hidden) continue;
-                if (!t.v) read_keys(a, &r, k_at, v_at, &t);
+                if (!t.v) read_keys(a, &r, &t);
                 add_keys(a, &r, q, q_step, at, n, &t, done[b] > 0);
                 done[b] += t.keys;
             }
@@ -350,10 +379,15 @@ static void cell(void *args, long index, int thread, void *scratch)
     }
 }
 
-/* The attention that is asked for, of at least one key and element of the result. By `run`, mi_pool_run; its status. */
-int mi_attention(const attention *a, mi_pool_run_fn *run, int n_threads)
+/* The attention that is asked for, of at least one key and element of the result. By `run`, mi_pool_run; its status, or NO_PAGE. */
+int mi_attention(attention *a, mi_pool_run_fn *run, int n_threads)
 {
     workspace unused;
+    const ptrdiff_t tables = a->pages ? (a->table_step ? a->batch : 1) * (a->keys / a->page) : 0;
+    for (ptrdiff_t i = 0; i < tables; i++) {
+        a->wrong = a->pages[i];
+        if (a->wrong < -a->pool || a->wrong >= a->pool) return NO_PAGE;
+    }
     const ptrdiff_t heads = a->batch * a->heads, bands = (a->rows + BAND - 1) / BAND;
     if (heads * a->rows * a->keys * (a->width + a->depth) < SHARED_WORK) n_threads = 1;
     ptrdiff_t side = BANDS;

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage.errors import LibraryError, MirageError
+from mirage.errors import InputError, LibraryError, MirageError
 from mirage.ir.types import HALVES, IN_FLOAT32
 from mirage.kernels.cpu.emit.matmul import product_parts
 from mirage.kernels.cpu.launch.halves import compiled
@@ -19,6 +19,8 @@ from mirage.kernels.cpu.launch.products import is_order, strides
 from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
 from mirage.settings import num_threads
 
+#: the status of C for the index of no page
+_NO_PAGE = 2
 _SIZES = ("batch", "heads", "rows", "keys", "width", "depth", "inner")
 
 
@@ -26,14 +28,16 @@ class _Arguments(ctypes.Structure):
     """`attention` of attention.c."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "bias", "sink", "mask", "out")),
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "bias", "sink", "pages", "mask", "out")),
         *((name, ctypes.c_ssize_t) for name in _SIZES),
         *((name, ctypes.c_ssize_t * 3) for name in ("q_step", "k_step", "v_step")),
+        *((name, ctypes.c_ssize_t) for name in ("pool", "page", "table_step", "k_page", "v_page")),
         ("bias_step", ctypes.c_ssize_t * 4),
         ("sink_step", ctypes.c_ssize_t * 3),
         ("mask_step", ctypes.c_ssize_t * 4),
         *((name, ctypes.c_float) for name in ("scale", "cap", "hidden")),
         *((name, ctypes.c_int) for name in ("hiding", "half")),
+        ("wrong", ctypes.c_longlong),
     )
 
 
@@ -63,16 +67,17 @@ def _arguments(
     sink: bool = False,
     hidden: float = 0.0,
     hiding: bool = False,
+    pages: bool = False,
     groups: int = 1,
     keys: int | None = None,
 ) -> _Arguments:
     """The arguments of C; raises LibraryError for arrays that do not fit, as changed files of programs have them."""
-    names, arrays = _names(bias, mask, sink), (*inputs, out)
+    names, arrays = _names(bias, mask, sink, pages), (*inputs, out)
     sized = None
     if len(arrays) == len(names) and out.dtype.name in IN_FLOAT32:
         together = list(zip(names, arrays, strict=True))
         shapes = tuple((name, a.shape) for name, a in together)
-        typed = all(a.dtype == (bool if name == "mask" else out.dtype) for name, a in together)
+        typed = all(a.dtype == _TYPES.get(name, out.dtype) for name, a in together)
         sized = None if not typed else _of_shapes(shapes, tuple(left), tuple(right), tuple(values), groups, keys)
     if sized is None:
         shown = ", ".join(f"{a.dtype.name}{list(a.shape)}" for a in arrays)
@@ -85,9 +90,14 @@ def _arguments(
     return args
 
 
-def _names(bias: bool, mask: bool, sink: bool) -> tuple[str, ...]:
+#: element types that are not those of the others
+_TYPES = {"mask": np.dtype(bool), "pages": np.dtype(np.int64)}
+
+
+def _names(bias: bool, mask: bool, sink: bool, pages: bool) -> tuple[str, ...]:
     """The tensors in order, as C calls them."""
-    return ("q", "k", "v", *["bias"] * bias, *["mask"] * mask, *["sink"] * sink, "out")
+    given = {"bias": bias, "mask": mask, "sink": sink, "pages": pages}
+    return ("q", "k", "v", *(name for name, is_there in given.items() if is_there), "out")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -103,12 +113,20 @@ def _of_shapes(
         _moved(*of) for of in ((q, left), (k, right), (v, values))
     )
     keys = k_sizes[3] if first is None else first
-    fits = k_sizes[:3] == [b, h, d] and v_sizes[:2] == [b, h] and out == (b, h, s, v_sizes[3])
-    fits &= 0 <= keys <= min(k_sizes[3], v_sizes[2]) if first is not None else v_sizes[2] == keys
+    fits = 0 <= keys <= min(k_sizes[3], v_sizes[2]) if first is not None else v_sizes[2] == keys
+    pool, table = k_sizes[0], of.get("pages")
+    if table is not None:
+        fits &= first is None and len(table) in (1, 2) and table[:-1] in ((), (b,)) and v_sizes[0] == pool
+        keys *= table[-1] if table else 0
+    fits &= k_sizes[:3] == [b if table is None else pool, h, d] and v_sizes[1] == h and out == (b, h, s, v_sizes[3])
+    fits &= table is not None or v_sizes[0] == b
     if not fits or groups < 1 or s % groups or q_steps[3] != 1 or k_steps[2] != 1 or v_steps[3] != 1:
         return None
     args = _Arguments(batch=b, heads=h, rows=s, keys=keys, width=d, depth=v_sizes[3], inner=max(s // groups, 1))
     args.q_step[:], args.v_step[:], args.k_step[:] = q_steps[:3], v_steps[:3], (*k_steps[:2], k_steps[3])
+    if table is not None:
+        args.pool, args.page, args.table_step = pool, k_sizes[3], table[-1] if len(table) == 2 else 0
+        args.k_page, args.v_page = k_steps[0], v_steps[0]
     scores = (b, h * groups, s // groups, keys)
     more = (("bias", scores, args.bias_step), ("mask", scores, args.mask_step), ("sink", (*scores[:3], 1), args.sink_step))
     for name, sizes, to in more:
@@ -134,7 +152,10 @@ def _moved(shape: _Shape, order: _Shape) -> tuple[list[int], list[int]]:
     return [shape[i] for i in moved], [steps[i] for i in moved]
 
 
-def _memory(_: int) -> MirageError:
+def _failure(args: _Arguments, status: int) -> MirageError:
+    if status == _NO_PAGE:
+        use = f"use {-args.pool} to {args.pool - 1}" if args.pool else "there is none"
+        return InputError(f"attention: index {args.wrong} is outside of a pool of {args.pool} pages; {use}")
     return MirageError("there is no memory for the scores of attention; use smaller sizes")
 
 
@@ -146,11 +167,15 @@ def library(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], **attrs
     The attributes are those of `_arguments`. Scores are `cap * tanh(scale * q @ k)` where `cap` is not 0 (Gemma Team, "Gemma 2",
     2024). A `sink`, which broadcasts to rows of one key, is the score of a further key whose values are 0 (Xiao et al.,
     "Efficient Streaming Language Models with Attention Sinks", 2024). Of each head, so many `groups` of rows are heads of the
-    bias, one behind the other, as heads of queries are that share keys. `left`, `right` and `values` permute the dims of q, k and
-    v, whose rows stay contiguous; those of k put its columns, the keys, last. So many `keys` are the first ones of k and v, else
-    all. A row whose keys are all hidden by -inf is NaN; keys that the bias or the mask hides from all of 64 rows are not read where
-    these see others. Raises LibraryError for arrays that do not fit, NoCompilerError, CompilerError and UnsafeCacheError as
-    `toolchain.compile`, MirageError without memory.
+    bias, one behind the other, as heads of queries are that share keys. `left`, `right` and `values` permute the dims of q, k
+    and v, whose rows stay contiguous; those of k put its columns, the keys, last. So many `keys` are the first ones of k and v,
+    else all. A row whose keys are all hidden by -inf is NaN; keys that the bias or the mask hides from all of 64 rows are not
+    read where these see others. With `pages`, the first dims of k and v are those of pools of pages (Kwon et al., "Efficient
+    Memory Management for Large Language Model Serving with PagedAttention", 2023), and the keys of a batch are those of the
+    pages that its row of an int64 tensor lists, or the whole tensor if it has no rows.
+
+    Raises LibraryError for arrays that do not fit, InputError for the index of no page, NoCompilerError, CompilerError and
+    UnsafeCacheError as `toolchain.compile`, MirageError without memory.
     """
     (out,) = outputs
     args = _arguments(inputs, out, **attrs)
@@ -158,7 +183,7 @@ def library(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], **attrs
         # sums of nothing
         out[...] = 0
     elif out.size and (status := _of(out.dtype)(ctypes.addressof(args), run_address(), num_threads())):
-        raise _memory(status)
+        raise _failure(args, status)
 
 
 def prepare(
@@ -168,17 +193,18 @@ def prepare(
     bias: bool = False,
     mask: bool = False,
     sink: bool = False,
+    pages: bool = False,
     **attrs: Any,
 ) -> Launch | None:
     """The launch of `library` for contiguous tensors like these, inputs and then outputs; None for no keys, or nothing to
     compute. It fails with MirageError without memory.
     """
     (out,) = outputs
-    args = _arguments(inputs, out, bias=bias, mask=mask, sink=sink, **attrs)
+    args = _arguments(inputs, out, bias=bias, mask=mask, sink=sink, pages=pages, **attrs)
     if not args.keys or not out.size:
         return None
-    pointers = tuple((field(args, name), place) for place, name in enumerate(_names(bias, mask, sink)))
-    return Launch(launcher(_of(out.dtype)), ctypes.addressof(args), pointers, _memory, args)
+    pointers = tuple((field(args, name), place) for place, name in enumerate(_names(bias, mask, sink, pages)))
+    return Launch(launcher(_of(out.dtype)), ctypes.addressof(args), pointers, functools.partial(_failure, args), args)
 
 
 #: the functions that programs may call without registering them

@@ -21,7 +21,7 @@ def _attention(shared: bool) -> Pattern:
     of one head, which are told apart where the bias is added.
     """
     q, k, v = (value(name, dtype=IN_FLOAT32, rank=4) for name in "qkv")
-    k, v = (view("slice", t, axes=(2,), starts=(0,), steps=(1,), name=f"first_{name}") | t for t, name in ((k, "k"), (v, "v")))
+    k, v = (_first(t, name) | _of_pages(t, name) | t for t, name in ((k, "k"), (v, "v")))
     scores = op("matmul", view("transpose", q, name="left") | q, view("transpose", k, name="right"), name="scores")
     apart, factor = op("reshape", scores, name="apart") if shared else scores, number(name="scale")
     scaled = op("mul", apart, factor, commutative=True) | op("div", apart, factor, name="divided") | apart
@@ -31,6 +31,18 @@ def _attention(shared: bool) -> Pattern:
     shares = op("softmax", masked, where=_of_keys) | _without_sink(masked)
     rows = op("reshape", shares, name="together") if shared else shares
     return op("matmul", rows, view("transpose", v, name="values") | v, name="product")
+
+
+def _first(keys: Pattern, name: str) -> Pattern:
+    """Some first keys, or values."""
+    return view("slice", keys, axes=(2,), starts=(0,), steps=(1,), name=f"first_{name}")
+
+
+def _of_pages(pool: Pattern, name: str) -> Pattern:
+    """The keys, or values, of pages of a pool one behind the other: in a page, either heads come first or keys."""
+    taken = view("take", pool, value("pages", dtype="int64"), axis=0, name=f"taken_{name}")
+    turned = view("transpose", taken, perm=(1, 0, 2, 3)) | view("transpose", taken, perm=(0, 2, 1, 3, 4))
+    return view("reshape", turned, name=f"turned_{name}") | view("reshape", taken, name=f"joined_{name}")
 
 
 def _capped(scores: Pattern) -> Pattern:
@@ -67,6 +79,8 @@ def _is_attention(m: Match) -> bool:
         if not isinstance(t, TensorType) or perm[2 if name == "k" else 3] != 3:
             return False
         shapes[name] = tuple(t.shape[p] for p in perm)
+    if len({f"taken_{name}" in m.calls for name in "kv"}) == 2 or ("pages" in m.operands and _first_keys(m) is not None):
+        return False
     q, k, v = (shapes[name] for name in "qkv")
     if not q[:2] == k[:2] == v[:2] or q[3] != k[2] or k[3] != v[2]:
         return False
@@ -83,8 +97,25 @@ def _is_attention(m: Match) -> bool:
 
 
 def _type(m: Match, name: str) -> Any:
-    """The type of an operand, of which the first keys may be a part."""
-    return deduce(m.calls[f"first_{name}"], {}) if f"first_{name}" in m.calls else m.type(name)
+    """The type of an operand, of which the first keys may be a part, or that may be in pages; None for others of these."""
+    t = m.type(name)
+    for part in ("first", "turned", "joined"):
+        if f"{part}_{name}" in m.calls:
+            given, t = t, deduce(m.calls[f"{part}_{name}"], {})
+            if part != "first" and not _is_of_pages(m, given, t, part == "turned"):
+                return None
+    return t
+
+
+def _is_of_pages(m: Match, pool: Any, keys: Any, heads_first: bool) -> bool:
+    """Whether these are keys in the pages of a pool, one behind the other; pages have the order of the keys' dims."""
+    pages = m.type("pages")
+    if not all(isinstance(t, TensorType) for t in (pool, keys, pages)) or keys.rank != 4 or pages.rank not in (1, 2):
+        return False
+    wanted = list(pool.shape)
+    wanted[0] = to_dim(1) if pages.rank == 1 else pages.shape[0]
+    wanted[2 if heads_first else 1] *= pages.shape[-1]
+    return list(keys.shape) == wanted
 
 
 def _groups(m: Match) -> int | None:
@@ -114,12 +145,17 @@ def _attributes(m: Match) -> dict[str, Any]:
     scale, groups = _factor(m, "scale", "divided") * _factor(m, "inner", "lessened"), _groups(m)
     found |= {"scale": scale} if scale != 1 else {}
     found |= {"cap": _factor(m, "cap")} if "cap" in m.operands else {}
-    first = next((m.attr(part, "stops")[0] for part in ("first_k", "first_v") if part in m.calls), None)
+    first = _first_keys(m)
     found |= {"keys": first} if first is not None else {}
     found |= {"hidden": _hidden(m)} if "mask" in m.operands else {}
-    found |= {name: True for name in ("bias", "mask", "sink") if name in m.operands}
+    found |= {name: True for name in ("bias", "mask", "sink", "pages") if name in m.operands}
     found |= {"hiding": True} if "hiding" in m.calls else {}
     return found | ({} if groups == 1 else {"groups": groups})
+
+
+def _first_keys(m: Match) -> Any:
+    """How many keys are read, if not all."""
+    return next((m.attr(part, "stops")[0] for part in ("first_k", "first_v") if part in m.calls), None)
 
 
 def _hidden(m: Match) -> float:
@@ -145,7 +181,7 @@ for _name, _shared in (("cpu_attention", False), ("cpu_attention_shared", True))
         _attention(_shared),
         "cpu.attention",
         _is_attention,
-        inputs=("q", "k", "v", "bias", "mask", "sink"),
+        inputs=("q", "k", "v", "bias", "mask", "sink", "pages"),
         attributes=_attributes,
         package="cpu",
         late=True,

@@ -235,9 +235,9 @@ def op(
     return _operation(ops, args, name, where, commutative, attrs, is_view=False)
 
 
-def view(ops: str | Sequence[str], arg: Pattern, *, name: str = "", **attrs: Any) -> Pattern:
+def view(ops: str | Sequence[str], *args: Pattern, name: str = "", **attrs: Any) -> Pattern:
     """As `op`, for what the library function reads in another order at no cost: others may read its result, too."""
-    return _operation(ops, (arg,), name, None, False, attrs, is_view=True)
+    return _operation(ops, args, name, None, False, attrs, is_view=True)
 
 
 def _operation(

@@ -56,6 +56,17 @@ static void check(const ptrdiff_t *sizes, int turned, int kind, int half, int th
         for (ptrdiff_t i = 0; i < keys; i++) ((unsigned char *)a.mask)[i] = i > keys / 2;
     }
     must(!mi_attention(&a, mi_pool_run, threads), "no memory");
+    if (turned && keys % 4 == 0) { /* the same, from pages of 4 keys that are where they were */
+        const ptrdiff_t n = 2 * keys / 4;
+        attention paged = a;
+        long long table[200];
+        for (ptrdiff_t i = 0; i < n; i++) table[i] = i % 3 ? i : i - n;
+        paged.pages = table, paged.pool = n, paged.page = 4, paged.table_step = keys / 4;
+        paged.k_page = 4 * a.k_step[2], paged.v_page = 4 * a.v_step[2];
+        must(!mi_attention(&paged, mi_pool_run, threads), "no memory");
+        table[n - 1] = n;
+        must(mi_attention(&paged, mi_pool_run, threads) == NO_PAGE && paged.wrong == n, "a page that there is not");
+    }
     double *shares = malloc((size_t)keys * sizeof *shares);
     for (ptrdiff_t row = 0; row < 2 * heads * rows; row++) {
         const ptrdiff_t b = row / rows / heads, h = row / rows % heads, i = row % rows;

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage.errors import LibraryError, MirageError
+from mirage.errors import InputError, LibraryError, MirageError
 from mirage.ir.types import ELEMENTS, HALVES, epsilon
 from mirage.kernels.cpu.launch import attention
 from mirage.kernels.cpu.launch.attention import library, prepare
@@ -194,6 +194,52 @@ def test_every_mask_beside_a_bias_and_sinks(rows: int, shape: str, dtype: str) -
     close(out, wanted)
 
 
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tokens_first", [False, True])
+@pytest.mark.parametrize(("page", "pages"), [(1, 200), (16, 12), (150, 2), (7, 1)])
+@pytest.mark.parametrize("rows", [1, 70])
+def test_keys_in_pages(rows: int, page: int, pages: int, tokens_first: bool, dtype: str) -> None:
+    """Of a pool, in any order, as a table lists them for each batch, or for the one that there is."""
+    rng, element = np.random.default_rng(page), ELEMENTS[dtype]
+    pools = [rng.standard_normal((2 * pages + 1, 3, page, width)).astype(element) for width in (8, 9)]
+    q, table = rng.standard_normal((2, 3, rows, 8)).astype(element), rng.integers(-2 * pages, 2 * pages + 1, (2, pages))
+    mask = rng.random((2, 1, 1, page * pages)) < 0.8
+    mask[..., 0] = True
+    attrs: dict[str, Any] = {"pages": True, "mask": True, "hidden": -np.inf, "right": (0, 1, 3, 2)}
+    given = pools
+    if tokens_first:
+        given = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in pools]
+        attrs |= {"right": (0, 2, 3, 1), "values": (0, 2, 1, 3)}
+    for b in (2, 1):
+        of = table[:b] if b == 2 else table[0]
+        k, v = (x[table[:b]].swapaxes(1, 2).reshape(b, 3, -1, x.shape[-1]) for x in pools)
+        out = np.empty((b, 3, rows, 9), element)
+        inputs = [q[:b].copy(), *given, mask[:b].copy(), of]
+        wanted = exact(q[:b], k, v, 1.0, np.where(mask[:b], 0, -np.inf))
+        library(inputs, [out], **attrs)
+        close(out, wanted)
+        out[...] = 1
+        launched(prepare(inputs, [out], **attrs), [*inputs, out])
+        close(out, wanted)
+    for wrong in (2 * pages + 1, -2 * pages - 2):
+        table[0, -1] = wrong
+        with pytest.raises(InputError, match=f"index {wrong} is outside of a pool of {2 * pages + 1} pages; use"):
+            library(inputs, [out], **attrs)
+        with pytest.raises(InputError, match=f"index {wrong} is outside"):
+            launched(prepare(inputs, [out], **attrs), [*inputs, out])
+
+
+def test_no_pages() -> None:
+    out, pool = np.ones((1, 2, 3, 8), np.float32), np.ones((4, 2, 16, 8), np.float32)
+    for pools, table in ((pool, np.zeros((1, 0), np.int64)), (pool[:, :, :0].copy(), np.zeros((1, 5), np.int64))):
+        given = [out.copy(), pools, pools, table]
+        library(given, [out], pages=True)
+        assert not out.any() and prepare(given, [out], pages=True) is None
+    with pytest.raises(InputError, match="index 0 is outside of a pool of 0 pages; there is none"):
+        library([out, pool[:0], pool[:0], np.zeros((1, 1), np.int64)], [out], pages=True)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("cap", [0.0, 3.0])
 @pytest.mark.parametrize("rows", [4, 150])
@@ -285,6 +331,16 @@ def test_what_does_not_fit_is_an_error() -> None:
         ([q, k, v], out, {"left": (0, 1, 1, 3)}), ([q, k, v], out, {"values": (0, 1, 2, 4)}),
         ([q, k, v], out, {"left": (0, 1, 2)}),
         ([q, k, v], out, {"left": (0, 1, 3, 2)}), ([q, np.ascontiguousarray(k.swapaxes(2, 3)), v], out, {"right": ()}),
+    ]  # fmt: skip
+    pool, table = np.zeros((6, 3, 7, 8), np.float32), np.zeros((2, 4), np.int64)
+    wrong += [
+        ([q, pool, pool[..., :8].copy(), table.astype(np.int32)], np.zeros_like(q), {"pages": True}),
+        ([q, pool, pool[:5].copy(), table], np.zeros_like(q), {"pages": True}),
+        ([q, pool, pool[:, :, :6].copy(), table], np.zeros_like(q), {"pages": True}),
+        ([q, pool, pool, table[:1].copy()], np.zeros_like(q), {"pages": True}),
+        ([q, pool, pool, table[None]], np.zeros_like(q), {"pages": True}),
+        ([q, pool, pool, table], np.zeros_like(q), {"pages": True, "keys": 3}), ([q, pool, pool], np.zeros_like(q), {}),
+        ([q, pool, pool, np.array(0)], np.zeros_like(q), {"pages": True}),
     ]  # fmt: skip
     for call in (library, prepare):
         for inputs, result, attrs in wrong:
