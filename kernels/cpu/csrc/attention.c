@@ -92,14 +92,18 @@ static size_t lay_out(const attention *a, ptrdiff_t rows, float *memory, workspa
 }
 
 /* Rows of a tensor from element `at` on as float32, `step` elements apart: in `copy`, where rows are whole vectors, or, where that
- * is NULL, as they lie. */
+ * is NULL, as they lie. Rows from element `next` on are fetched meanwhile. */
 static const float *rows_of(
-    const attention *a, const void *tensor, ptrdiff_t at, ptrdiff_t rows, ptrdiff_t width, float *copy, ptrdiff_t *step)
+    const attention *a, const void *tensor, ptrdiff_t at, ptrdiff_t next, ptrdiff_t rows, ptrdiff_t width, float *copy,
+    ptrdiff_t *step)
 {
+    const ptrdiff_t bytes = a->half ? (ptrdiff_t)sizeof(mi_half) : (ptrdiff_t)sizeof(float);
     if (!copy) return (const float *)tensor + at;
     const ptrdiff_t apart = whole(width);
     for (ptrdiff_t i = 0; i < rows; i++) {
         const ptrdiff_t from = at + i * *step;
+        const char *later = (const char *)tensor + (next + i * *step) * bytes;
+        for (ptrdiff_t j = 0; next != at && j < width * bytes; j += 64) __builtin_prefetch(later + j);
         for (ptrdiff_t j = 0; j < width; j += MI_W) {
             const int n = width - j < MI_W ? (int)(width - j) : MI_W;
             const mi_half *half = (const mi_half *)tensor + from + j;
@@ -125,7 +129,8 @@ MI_INLINE ptrdiff_t place_of(const attention *a, const tile *t, const ptrdiff_t 
     return (ptrdiff_t)(page < 0 ? page + a->pool : page) * page_step + head + key % a->page * step[2];
 }
 
-/* The keys of a tile, or its values, `apart` elements apart; see `rows_of`. Those of pages are copied. */
+/* The keys of a tile, or its values, `apart` elements apart; see `rows_of`. Those of pages are copied, while those of the next page,
+ * where a processor does not expect them, are fetched. */
 static const float *tile_of(
     const attention *a, const tile *t, const void *tensor, const ptrdiff_t *step, ptrdiff_t page_step, ptrdiff_t width, float *copy,
     ptrdiff_t *apart)
@@ -135,8 +140,9 @@ static const float *tile_of(
         const ptrdiff_t key = t->from + i, left = a->pages ? a->page - key % a->page : t->keys;
         n = left < t->keys - i ? left : t->keys - i;
         *apart = step[2];
-        const float *rows = rows_of(
-            a, tensor, place_of(a, t, step, page_step, key), n, width, copy ? copy + i * whole(width) : NULL, apart);
+        const ptrdiff_t at = place_of(a, t, step, page_step, key);
+        const ptrdiff_t next = a->pages && key + n < a->keys ? place_of(a, t, step, page_step, key + n) : at;
+        const float *rows = rows_of(a, tensor, at, next, n, width, copy ? copy + i * whole(width) : NULL, apart);
         if (!first) first = rows;
     }
     return first;
@@ -344,7 +350,7 @@ static void cell(void *args, long index, int thread, void *scratch)
     ptrdiff_t q_step = a->q_step[2], done[BANDS] = {0};
     const ptrdiff_t q_at = batch * a->q_step[0] + head * a->q_step[1] + row * q_step;
     const void *q = (const mi_half *)a->q + q_at;
-    if (!r.shares) q = rows_of(a, a->q, q_at, rows, a->width, r.q, &q_step);
+    if (!r.shares) q = rows_of(a, a->q, q_at, q_at, rows, a->width, r.q, &q_step);
     for (ptrdiff_t i = 0; i < rows; i++) {
         r.most[i] = a->sink ? element(a, a->sink, start_of(a, a->sink_step, batch, head, row + i)) : NONE;
         r.total[i] = a->sink ? 1 : 0;
