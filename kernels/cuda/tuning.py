@@ -8,13 +8,12 @@ from typing import Any
 
 from mirage.errors import MirageError, ScheduleError
 from mirage.ir.axes import AxisProgram
-from mirage.kernels.cuda.compile.kernels import CompiledKernel
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emit.mugraph import with_descriptors
 from mirage.kernels.cuda.library.libraries import CUBLASLT, offered
 from mirage.kernels.cuda.model.cost import CudaModel, held_whole
 from mirage.kernels.cuda.schedules.layouts import with_layouts, with_packed
-from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule
+from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule
 from mirage.kernels.cuda.schedules.scheduler import CudaScheduler
 from mirage.kernels.target import Made, Make, Scheduled
 from mirage.mugraph.degree import RunningMaximum
@@ -97,7 +96,7 @@ class CudaTuning:
         kernels = []
         for s, most in zip(r.schedule.kernels, able.kernels, strict=True):
             kept = tuple(d for d in s.descriptors if d in most.descriptors)
-            kernels.append(replace(s, descriptors=kept, specialized=s.specialized and kept == s.descriptors))
+            kernels.append(replace(s, descriptors=kept))
         return replace(r, schedule=replace(r.schedule, kernels=tuple(kernels)))
 
     def made(self, work: Sequence[Scheduled]) -> list[tuple[Scheduled, Made | MirageError]]:
@@ -114,12 +113,4 @@ class CudaTuning:
             together = zip(w.graph.kernels, given.schedule.kernels, kernels, strict=True)
             self._spilled |= {(id(self.model.work(n)), s) for n, s, k in together if k.spill_bytes}
             return ScheduleError(f"registers spill {spills} bytes; choose smaller tiles or more warps")
-        if idle := unspecialized(w.schedule, kernels):
-            return ScheduleError(f"Triton does not specialize the warps of kernel {idle[0]}; leave it out")
         return made
-
-
-def unspecialized(schedule: CudaSchedule, kernels: Sequence[CompiledKernel]) -> list[int]:
-    """The kernels whose warps are to be specialized, and have got no others for it."""
-    together = zip(schedule.kernels, kernels, strict=True)
-    return [k for k, (s, kernel) in enumerate(together) if s.specialized and kernel.num_warps <= s.num_warps]

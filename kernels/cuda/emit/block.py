@@ -44,8 +44,6 @@ class BlockEmitter(BlockSums):
         bounds = f"start_{name}, stop_{name}" if split else f"0, {self.size(a)}"
         # the compiler fetches ahead for tl.dot by itself, for other loops where it is told
         run, ahead = ("range", "") if self.uses_dot else ("tl.range", f", num_stages={self.schedule.num_stages}")
-        if self.schedule.specialized:
-            run, ahead = "tl.range", ", warp_specialize=True"
         with self.w.block(f"for done_{name} in {run}({bounds}, {tile}{ahead})"):
             self._indices(depth)
             self._nodes(depth)

@@ -333,7 +333,6 @@ def _describe(mugraph: MuGraph, schedule: CudaSchedule) -> list[str]:
             f"  {s.num_warps} warps, {s.num_stages} stages, products by {products}"
             + ", rounded" * s.rounded
             + ", swapped" * s.swap
-            + ", specialized warps" * s.specialized
         )
         more = [f"grid {', '.join(s.order)}"] * bool(s.order) + [f"groups of {s.group} tiles"] * (s.group > 1)
         more += [f"descriptors of {', '.join(_operand(mugraph, k, d) for d in s.descriptors)}"] * bool(s.descriptors)

@@ -48,9 +48,9 @@ SHARED_BYTES = 128
 #: share of the peak of sm_90 and later that the older instructions (mma) reach, which smaller tiles take (63% on average on
 #: an H100: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024)
 MMA_SHARE = 0.63
-#: how much faster a loop of products runs whose warps are specialized (FlashAttention-3, table 2: 661 to 570 TFLOP/s); figures
-#: of what large products sustain are those of libraries, whose kernels do so from sm_90 on
-SPECIALIZED_GAIN = 1.16
+#: how much slower a loop of products runs than one in which some warps load and others compute (FlashAttention-3, table 2: 570 to
+#: 661 TFLOP/s), as it does in the libraries whose figures are those of what large products sustain, from sm_90 on
+UNSPECIALIZED = 1.16
 #: us that one thread takes to write a block's tensor descriptor to memory and to see it there: a round trip to the L2 cache
 #: and back (an estimate)
 DESCRIPTOR_US = 0.5
@@ -66,8 +66,7 @@ class Estimate:
     """What the model makes of each candidate of a kernel: arrays.
 
     `us` is infinite where a block does not fit the device. `parts` are the times of the resources; `shared_bytes` and
-    `registers` (per thread) are what a block takes, about; `swap` is the order of operands that it is for, `specialized` tells
-    whether the loop's warps are.
+    `registers` (per thread) are what a block takes, about; `swap` is the order of operands that it is for.
     """
 
     us: np.ndarray
@@ -76,7 +75,6 @@ class Estimate:
     registers: np.ndarray
     blocks: np.ndarray
     swap: np.ndarray
-    specialized: np.ndarray
 
 
 class Counter(Traffic):
@@ -89,9 +87,7 @@ class Counter(Traffic):
             shared, registers = self.ones * compiled.shared, self.ones * compiled.registers
         per_sm = self._occupancy(shared, registers)
         fits = (per_sm >= 1) & (registers <= REGISTERS) & (self._largest() <= MAX_ELEMENTS)
-        specialized = self.choices.specialized & self._specializable()
-        # the specialized warps of a block share out all registers
-        per_sm = np.where(specialized, 1, np.maximum(per_sm, 1))
+        per_sm = np.maximum(per_sm, 1)
         at_once = np.minimum(self.blocks, per_sm * d.sms)
         waves = np.ceil(self.blocks / (per_sm * d.sms))
         #: blocks that the busiest multiprocessor runs
@@ -103,7 +99,7 @@ class Counter(Traffic):
         issued = np.minimum(1.0, np.minimum(per_sm, busiest) * self.warps / BUSY_WARPS)
         operators = sum(p.depth > 0 for p in self.work.products) + sum(x.depth > 0 for x in self.work.groups)
         wait = DRAM_LATENCY_US / np.maximum(self.stages, 1) + PAUSE_US * operators
-        slower = np.where(self.wgmma & ~specialized, SPECIALIZED_GAIN, 1.0)
+        slower = np.where(self.wgmma, UNSPECIALIZED, 1.0)
         copied = np.any([self._copied(k) for k in range(len(self.work.inputs))] or [self.ones < 0], axis=0)
         parts = {
             "dram": _moved(dram, d.sustained_bandwidth, flying, DRAM_LATENCY_US),
@@ -117,7 +113,7 @@ class Counter(Traffic):
         slowest = table.max(axis=0)
         us = 1e6 * d.launch_s + slowest + OVERLAP * (table.sum(axis=0) - slowest)
         us = us * np.where(self._is_narrow(), NARROW, 1.0)
-        return Estimate(np.where(fits & self.serves, us, np.inf), parts, shared, registers, self.blocks, self.swap, specialized)
+        return Estimate(np.where(fits & self.serves, us, np.inf), parts, shared, registers, self.blocks, self.swap)
 
     def _operations(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of one block: flops of tensor cores as if at their full rate, operations of CUDA cores, bytes of shared memory."""

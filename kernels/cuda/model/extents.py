@@ -7,7 +7,6 @@ from math import prod
 
 import numpy as np
 
-from mirage.ir.operator import PRODUCTS
 from mirage.ir.types import DTYPES, HALVES
 from mirage.kernels.cpu.model.cost import KernelWork, divided
 from mirage.kernels.cuda.device import CudaDevice
@@ -22,9 +21,6 @@ DOT, WGMMA_ROWS, WGMMA_WARPS = 16, 64, 4
 WGMMA = (9, 0)
 #: the element type of ordinary cores, in full precision; tensor cores take those of 16 bits
 CORES = "float32"
-#: numbers of warps whose loops Triton 3.6 specializes, by capability: where it does not it says nothing, but its PTX shows it.
-#: On sm_90 it does, too, and from 3 stages on the first rows of tiles are wrong on an H200 (2026-11-27).
-SPECIALIZED = {(10, 0): (4, 8)}
 #: rows and columns from which a product is one of matrices, and how many times as long a kernel takes that leaves one with as
 #: many rows as a warpgroup has to the older instructions: their operands pass through registers, and nothing runs beside them
 MATRIX, NARROW = 16, 2.0
@@ -125,21 +121,6 @@ class Extents:
     def _copied(self, k: int) -> np.ndarray:
         """Whether the copy engine loads input k."""
         found: np.ndarray = self.choices.described & self.input_described[k] & self.wgmma
-        return found
-
-    def _specializable(self) -> np.ndarray:
-        """Whether Triton specializes the warps of the loop: everything that it loads comes through descriptors, and all that it
-        computes are products that are added up. It refuses other loops, ignores them, or nobody has tried them.
-        """
-        graph, work = self.work.graph, self.work
-        found = self.dot & np.isin(self.warps, SPECIALIZED.get(self.device.capability, ()))
-        inside = [n for i, n in enumerate(graph.nodes) if graph.depth[i] and n.op not in ("input", "accumulator")]
-        if len(graph.loop) != 1 or not inside or any(n.op not in PRODUCTS for n in inside):
-            return found & False
-        for k, t in enumerate(work.inputs):
-            found = found & self._copied(k) if t.depth else found
-        for k, p in enumerate(work.products):
-            found = found & self._is_wide(k) if p.depth else found
         return found
 
     def _volume(self, axes: Sequence[str], extents: Mapping[str, np.ndarray]) -> np.ndarray:

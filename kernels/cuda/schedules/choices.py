@@ -20,7 +20,7 @@ class Choices:
 
     `dot` tells whether its products are tl.dot, `swap` whether with their operands swapped (None: where more products have the
     rows of a warpgroup then, as the model finds), `described` whether tensors have
-    descriptors (all that can), `specialized` whether its warps are. `order` is the place of its order of the grid among
+    descriptors (all that can). `order` is the place of its order of the grid among
     `orders`, of which () is the graph's, `group` the tiles that take turns. All have the same `rooms` and layouts.
     """
 
@@ -32,7 +32,6 @@ class Choices:
     dot: np.ndarray
     swap: np.ndarray | None
     described: np.ndarray
-    specialized: np.ndarray
     order: np.ndarray
     group: np.ndarray
     orders: tuple[tuple[str, ...], ...] = ((),)
@@ -53,7 +52,6 @@ class Choices:
             dot=self.dot[which],
             swap=None if self.swap is None else self.swap[which],
             described=self.described[which],
-            specialized=self.specialized[which],
             order=self.order[which],
             group=self.group[which],
         )
@@ -78,7 +76,6 @@ class Choices:
             order=self.orders[int(self.order[k])],
             group=int(self.group[k]),
             descriptors=described if self.described[k] else (),
-            specialized=bool(self.specialized[k]) and bool(described),
             packed=self.packed,
             layouts=self.layouts,
         )
@@ -95,7 +92,6 @@ class Choices:
             np.array([s.dot]),
             np.array([s.swap]),
             np.array([bool(s.descriptors)]),
-            np.array([s.specialized]),
             np.array([0]),
             np.array([float(s.group)]),
             (s.order,),

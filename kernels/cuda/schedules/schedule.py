@@ -40,8 +40,7 @@ class CudaKernelSchedule(AxisSizes):
     turns before the last one goes on: neighbours in time then share tiles of both, which stay in the L2 cache.
 
     Operands of the kernel are numbered, then its results: those in `descriptors` are loaded and stored through tensor
-    descriptors (`tl.make_tensor_descriptor`: the tensor memory accelerator, TMA, from sm_90 on). `specialized`: in the
-    loop some warps load while others compute (`warp_specialize` of `tl.range`).
+    descriptors (`tl.make_tensor_descriptor`: the tensor memory accelerator, TMA, from sm_90 on).
 
     Layouts: `packed` gives operands, inputs of the muGraph whose contents never change, that are read from a copy whose
     innermost axis is that one, with rows of whole 16 bytes: (operand, axis). `layouts` gives results that only other
@@ -59,7 +58,6 @@ class CudaKernelSchedule(AxisSizes):
     order: tuple[str, ...] = ()
     group: int = 1
     descriptors: tuple[int, ...] = ()
-    specialized: bool = False
     packed: tuple[tuple[int, str], ...] = ()
     layouts: tuple[tuple[int, str], ...] = ()
 
@@ -131,9 +129,8 @@ class CudaSchedule:
 
     @property
     def without_descriptors(self) -> CudaSchedule:
-        """The same, for arrays that no descriptor describes. Only loops that load through descriptors are specialized:
-        Triton 3.6 does not compile others for sm_90."""
-        return replace(self, kernels=tuple(replace(s, descriptors=(), specialized=False) for s in self.kernels))
+        """The same, for arrays that no descriptor describes."""
+        return replace(self, kernels=tuple(replace(s, descriptors=()) for s in self.kernels))
 
     def renamed(self, axes: Mapping[str, str]) -> CudaSchedule:
         """The schedule with its axes renamed."""
@@ -176,8 +173,6 @@ def _check_threads(k: int, s: CudaKernelSchedule, node: Node) -> None:
             f"kernel {k}: descriptors {s.descriptors} must be increasing numbers of its {len(node.operands)} operands and then "
             f"its {len(node.dims)} results"
         )
-    if s.specialized and (len(node.graph.loop) != 1 or not s.dot):
-        raise ScheduleError(f"kernel {k}: warps are specialized in one loop with products by tensor cores; this has none")
 
 
 def _check_layouts(k: int, s: CudaKernelSchedule, node: Node, mugraph: MuGraph) -> None:

@@ -17,7 +17,7 @@ from mirage.ir.dims import evaluate
 from mirage.ir.types import HALVES
 from mirage.kernels.cpu.model.cost import KernelWork
 from mirage.kernels.cuda.model.cost import CudaModel, held_whole, warm_inputs
-from mirage.kernels.cuda.model.extents import DOT, SPECIALIZED, WGMMA
+from mirage.kernels.cuda.model.extents import DOT, WGMMA
 from mirage.kernels.cuda.schedules.choices import Choices, Layouts
 from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule, next_power
 from mirage.mugraph.graph import MuGraph, Node, Role, partial_axis
@@ -116,10 +116,8 @@ class CudaScheduler:
         work, dtype = self.model.work(node), self.mugraph.dtype
         first = replace(self._tiled(work, sizes, fixed), packed=self.packed[k])
         us = self.model.kernel(work, first, sizes, dtype, warm).us
-        refined = self._with_loads(work, _with_threads(first.take(_fastest(us)), bool(work.graph.loop)))
-        estimate = self.model.kernel(work, refined, sizes, dtype, warm)
-        # a loop that Triton does not specialize is the other candidate
-        us = np.where(refined.specialized & ~estimate.specialized, np.inf, estimate.us)
+        refined = self._with_loads(_with_threads(first.take(_fastest(us)), bool(work.graph.loop)))
+        us = self.model.kernel(work, refined, sizes, dtype, warm).us
         refined = self._with_order(work, refined.take(_fastest(us)), sizes, warm)
         estimate = self.model.kernel(work, refined, sizes, dtype, warm)
         us = estimate.us
@@ -174,7 +172,7 @@ class CudaScheduler:
         none = np.zeros(grid.shape[1], bool)
         return Choices(
             chosen, counts, rooms, np.array(FIRST_WARPS, float)[warps], stages, np.array(dots)[dot], swap=None,
-            described=none | self._copies(), specialized=none, order=np.zeros(grid.shape[1], int), group=none + 1.0,
+            described=none | self._copies(), order=np.zeros(grid.shape[1], int), group=none + 1.0,
         )  # fmt: skip
 
     def _with_order(
@@ -198,15 +196,9 @@ class CudaScheduler:
         """Whether the device has an engine that copies what descriptors describe."""
         return self.model.device.capability >= WGMMA
 
-    def _with_loads(self, work: KernelWork, choices: Choices) -> Choices:
-        """The candidates with descriptors and without, and with specialized warps, where the device has such."""
-        if not self._copies():
-            return choices
-        options = [(True, False), (False, False)]
-        if work.products and len(work.graph.loop) == 1 and self.model.device.capability in SPECIALIZED:
-            options.append((True, True))
-        described, specialized = (np.array(column) for column in zip(*options, strict=True))
-        return choices.times(described=described, specialized=specialized)
+    def _with_loads(self, choices: Choices) -> Choices:
+        """The candidates with descriptors and without, where the device has such."""
+        return choices.times(described=np.array([True, False])) if self._copies() else choices
 
     def _is_literal(self, a: str) -> bool:
         return a in self.mugraph.axes and bool(self.mugraph.axes[a].is_Integer)
@@ -271,10 +263,10 @@ def _with_threads(choices: Choices, loops: bool) -> Choices:
 
 def distance(x: CudaKernelSchedule, y: CudaKernelSchedule) -> float:
     """How far two schedules of one kernel are apart: factors of 2 between their sizes, warps and stages, added up; as far as is
-    wanted where only one of them uses tl.dot, descriptors, or specialized warps.
+    wanted where only one of them uses tl.dot, or descriptors.
     """
     pairs = [(n, y.tile[a]) for a, n in x.tiles] + [(n, y.split[a]) for a, n in x.splits]
     pairs += [(x.num_warps, y.num_warps), (x.num_stages, y.num_stages)]
-    kinds = [(s.dot, bool(s.descriptors), s.specialized) for s in (x, y)]
+    kinds = [(s.dot, bool(s.descriptors)) for s in (x, y)]
     other = APART * sum(a != b for a, b in zip(*kinds, strict=True))
     return float(other + sum(abs(np.log2(n / m)) for n, m in pairs))

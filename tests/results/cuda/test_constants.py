@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,7 @@ from mirage.cache import ResultStore
 from mirage.errors import ScheduleError
 from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.emit.mugraph import emit, with_descriptors
-from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.kernels.cuda.target import CudaTarget
-from mirage.kernels.cuda.tuning import unspecialized
 from mirage.mugraph.degree import analyze
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.decision import Version
@@ -95,17 +92,6 @@ def test_constants_are_saved(result: CudaSuperoptimized, tmp_path: Path) -> None
     file.write_text(json.dumps(altered))
     with pytest.raises(mi.MirageError, match="constants"):
         mi.load(file)
-
-
-def test_warps_that_triton_does_not_specialize_are_noticed(result: CudaSuperoptimized) -> None:
-    version = next(v for v in result.decision.versions if len(v.schedule.kernels) == 1)
-    (kernel,) = version.schedule.kernels
-    schedule = CudaSchedule((replace(kernel, specialized=True),))
-    (compiled,) = version.executable.kernels
-    same, more = (replace(compiled, num_warps=kernel.num_warps + n) for n in (0, 8))
-    assert unspecialized(schedule, (same,)) == [0]
-    assert unspecialized(schedule, (more,)) == []
-    assert unspecialized(CudaSchedule((replace(kernel, specialized=False),)), (same,)) == []
 
 
 def test_compiled_schedules_have_the_descriptors_that_they_name(result: CudaSuperoptimized) -> None:

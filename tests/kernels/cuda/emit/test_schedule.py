@@ -44,10 +44,9 @@ DESCRIBED = changed(GATED, descriptors=(0, 1, 2, 3))
 COMPILED = {
     "plain": GATED,
     "described": DESCRIBED,
-    "specialized": changed(DESCRIBED, specialized=True),
     "grouped": changed(DESCRIBED, group=8, order=("n", "m")),
     "packed": changed(GATED, packed=((1, "k"), (2, "n")), descriptors=(0, 1, 2)),
-    "few rows": changed(FEW_ROWS, swap=True, descriptors=(0, 1, 2), specialized=True),
+    "few rows": changed(FEW_ROWS, swap=True, descriptors=(0, 1, 2)),
 }
 
 
@@ -59,8 +58,7 @@ def kernels() -> dict[tuple[str, str], CompiledKernel]:
         emitted = emit(replace(HAND["gated"].graph, dtype="float16"), schedule)
         (aligned,) = typical(emitted, SIZES)
         for arch, device in DEVICES.items():
-            if not (device.number < 90 and schedule.kernels[0].specialized):
-                requests[name, arch] = request(emitted, emitted.kernels[0], device, aligned)
+            requests[name, arch] = request(emitted, emitted.kernels[0], device, aligned)
     found = {}
     for key, kernel in zip(requests, compile_all(list(requests.values())), strict=True):
         assert isinstance(kernel, CompiledKernel), (key, kernel)
@@ -129,31 +127,11 @@ def test_what_has_no_descriptor_says_why() -> None:
 
 
 def test_the_fallback_has_no_descriptors() -> None:
-    emitted = emit(HAND["gated"].graph, changed(GATED, descriptors=(0, 1, 3), specialized=True))
+    emitted = emit(HAND["gated"].graph, changed(GATED, descriptors=(0, 1, 3)))
     assert emitted.fallback is not None
-    assert "descriptor" not in emitted.fallback.source and "warp_specialize" not in emitted.fallback.source
+    assert "descriptor" not in emitted.fallback.source
     assert emit(HAND["gated"].graph, GATED).fallback is None
     assert [d.tensor for d in emitted.described] == [0, 1, 3]
-
-
-# specialized warps
-
-
-@pytest.mark.parametrize("arch", ("sm_90", "sm_100"))
-def test_specialized_warps_are_further_ones(kernels: dict[tuple[str, str], CompiledKernel], arch: str) -> None:
-    for name in ("specialized", "few rows"):
-        assert kernels[name, arch].num_warps > 4
-        assert "setmaxnreg" in kernels[name, arch].ptx
-    assert kernels["described", arch].num_warps == 4
-    assert ("wgmma" if arch == "sm_90" else "tcgen05.mma") in kernels["few rows", arch].ptx
-
-
-def test_specialized_warps_agree_with_float64(interpreter: Interpreter) -> None:
-    case = HAND["gated"]
-    sizes = {"m": 20, "n": 36, "k": 52}
-    schedule = changed(with_descriptors(case.graph, simple_schedule(case.graph, sizes)), specialized=True)
-    assert "warp_specialize=True" in emit(case.graph, schedule).source
-    assert error(interpreter, case.program, case.graph, schedule, sizes) < 16
 
 
 # the order of tiles
@@ -228,7 +206,7 @@ def test_layouts_of_intermediates_agree_with_float64(interpreter: Interpreter, n
 
 
 def test_source_of_all_choices_is_as_before(golden: Callable[[str, str], None]) -> None:
-    chosen = changed(COMPILED["grouped"], specialized=True, packed=((1, "k"),))
+    chosen = changed(COMPILED["grouped"], packed=((1, "k"),))
     golden("cuda_gated_choices.py.txt", emit(replace(HAND["gated"].graph, dtype="float16"), chosen).source)
 
 

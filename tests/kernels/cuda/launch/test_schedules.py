@@ -17,7 +17,6 @@ from mirage.kernels.cuda.arguments import described as is_described
 from mirage.kernels.cuda.device import DEVICES, cuda_device
 from mirage.kernels.cuda.emit.mugraph import emit, with_descriptors
 from mirage.kernels.cuda.launch.executable import CudaExecutable
-from mirage.kernels.cuda.model.extents import SPECIALIZED
 from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule
 from tests.kernels.cuda.fake_cupy import FakeArray
 from tests.kernels.cuda.interpreted import Interpreted
@@ -227,7 +226,6 @@ NAMED: dict[str, dict[str, Any]] = {
     "described": {"descriptors": (0, 1, 2, 3)},
     "described, grouped": {"descriptors": (0, 1, 2, 3), "group": 8},
     "described, swapped": {"descriptors": (0, 1, 2, 3), "swap": True},
-    "specialized": {"descriptors": (0, 1, 2), "specialized": True},
     "packed": {"packed": ((1, "k"), (2, "n")), "descriptors": (1, 2)},
 }
 
@@ -249,8 +247,6 @@ def test_choices_on_a_device(cupy: Any, name: str, sizes: dict[str, int]) -> Non
     """Each choice computes the same; with odd rows, the kernels without descriptors."""
     device = cuda_device("cuda")
     choice = NAMED[name]
-    if choice.get("specialized") and device.capability not in SPECIALIZED:
-        pytest.skip("Triton does not specialize warps for this device")
     schedule = CudaSchedule((replace(TILED.kernels[0], **choice),))
     run = CudaExecutable(GRAPH, emit(GRAPH, schedule), device, sizes, ("w", "u"))
     m, n, k = (sizes[s] for s in "mnk")

@@ -22,7 +22,7 @@ GATED = CudaKernelSchedule((("m", 16), ("n", 64), ("k", 32)), num_warps=8, num_s
 def test_json_is_read_back() -> None:
     other = replace(GATED, splits=(("k", 3),), rooms=(("t", 128),), dot=False, swap=True)
     more = replace(
-        GATED, group=8, descriptors=(0, 3), specialized=True, packed=((1, "k"), (2, "n")), layouts=((0, "m"),)
+        GATED, group=8, descriptors=(0, 3), packed=((1, "k"), (2, "n")), layouts=((0, "m"),)
     )
     schedule = CudaSchedule((GATED, other, more))
     assert decode(CudaSchedule, encode(schedule), "schedule") == schedule
@@ -38,7 +38,6 @@ def test_json_is_read_back() -> None:
         ({"lanes": 4}, "expected an object of tiles"),
         ({"group": 2.0}, "group: expected an integer"),
         ({"descriptors": ["x"]}, r"descriptors\[0\]: expected an integer"),
-        ({"specialized": 1}, "specialized: expected true or false"),
         ({"packed": [[1]]}, r"packed\[0\]: expected an array of 2"),
         ({"layouts": [["m", 0]]}, r"layouts\[0\]\[0\]: expected an integer"),
     ],
@@ -72,7 +71,6 @@ def test_libraries_of_predefined_operators() -> None:
         ({"group": 0}, "group is 0; use 1 to 64"),
         ({"descriptors": (3, 0)}, "must be increasing numbers of its 3 operands and then its 1 results"),
         ({"descriptors": (4,)}, "must be increasing numbers"),
-        ({"specialized": True, "dot": False}, "warps are specialized in one loop with products by tensor cores"),
         ({"packed": ((0, "k"), (0, "m"))}, "layouts must be of different operands, of which it has 3"),
         ({"packed": ((3, "k"),)}, "layouts must be of different operands"),
         ({"packed": ((1, "m"),)}, "operand 1 is packed along m, which it does not have"),

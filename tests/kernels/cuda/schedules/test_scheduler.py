@@ -253,31 +253,7 @@ def test_devices_get_what_they_have() -> None:
         found = best(matmul(), SQUARE, device)
         assert any(s.descriptors for s in found) is engine
         assert not all(s.descriptors for s in found), "a device is to compare both kinds of loads"
-        assert engine or not any(s.swap or s.specialized for s in found)
-    assert any(s.specialized for s in best(matmul(), SQUARE, B200))
-
-
-def test_loops_are_specialized_where_triton_does_it() -> None:
-    """On sm_100 with descriptors of all that is loaded and 64 rows; nothing else in the loop."""
-    model, g = CudaModel(B200), matmul()
-    base = CudaKernelSchedule((("m", 64), ("n", 128), ("k", 64)), num_warps=4, descriptors=(0, 1))
-
-    def specialized(model: CudaModel = model, g: MuGraph = g, **fields: object) -> bool:
-        s = replace(base, specialized=True, **fields)  # type: ignore[arg-type]
-        work = model.work(g.kernels[0])
-        return bool(model.kernel(work, Choices.of(s), SQUARE, g.dtype).specialized[0])
-
-    assert specialized() and specialized(num_warps=8)
-    assert not specialized(num_warps=16)
-    assert not specialized(CudaModel(H200)), "first rows of tiles would be wrong"
-    assert not specialized(descriptors=())
-    assert not specialized(tiles=(("m", 16), ("n", 32), ("k", 64)))
-    assert specialized(tiles=(("m", 16), ("n", 64), ("k", 64)), swap=True)
-    assert not specialized(CudaModel(A100))
-    scaled = mi.trace(
-        lambda x, w: mi.relu(x) @ w, x=mi.tensor("m", "k", dtype="float16"), w=mi.tensor("k", "n", dtype="float16")
-    )
-    assert not specialized(g=single_kernel(scaled, k=Role.LOOP))
+        assert engine or not any(s.swap for s in found)
 
 
 def test_few_rows_swap_operands_on_newer_devices() -> None:
