@@ -18,7 +18,7 @@ from mirage.ir.graph.parse import parse_function
 from mirage.ir.graph.text import print_function
 from mirage.ir.loops.fuse import Call, can_stitch, fuse
 from mirage.ir.loops.program import LoopProgram, extra_dims
-from mirage.ir.operator import PRODUCTS
+from mirage.ir.operator import PRODUCTS, REDUCTIONS
 from mirage.ir.requirements import AtMost
 from mirage.ir.types import TensorType
 
@@ -167,8 +167,9 @@ def generate(
         lax = lax_program(function)
     except MirageError:
         lax = None
-    # tensors that are only moved gain nothing from tiles
-    if lax is not None and any(n.op not in ("input", "concat") for n in lax.axes.nodes):
+    # tensors that are only moved, or joined element by element, gain nothing from tiles
+    operators = {n.op for n in lax.axes.nodes} - {"input"} if lax is not None else set()
+    if lax is not None and operators - {"concat"} and ("concat" not in operators or operators & REDUCTIONS):
         sizes = [{s: evaluate(d, h) for s, d in lax.dims.items()} for h in hints]
         most = {s: bounds[str(d)] for s, d in lax.dims.items() if str(d) in bounds}
         kernel = kernels.fused(lax.program, sizes, bounds=most)

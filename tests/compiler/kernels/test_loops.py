@@ -109,3 +109,23 @@ def test_loops_that_were_written_by_hand_stand_for_themselves() -> None:
     assert np.array_equal(out, 2 * x)
     with pytest.raises(LoopError, match=r"stage out reads within dim 0 of x: its index is from 100 to n \+ 99, the dim has n"):
         loops_from_text(text.replace("x[i0, i1]", "x[i0 + 100, i1]"))
+
+
+def test_what_is_joined_element_by_element_is_a_loop_nest() -> None:
+    """Tiles gain nothing there; where something is summed, they do."""
+
+    def joined(x: Any, b: Any, z: Any) -> Any:
+        return mi.concat([x + b, z], axis=1)
+
+    def summed(x: Any, b: Any, z: Any) -> Any:
+        return mi.sum(joined(x, b, z), axis=1)
+
+    specs = {"x": mi.tensor("n", 8), "b": mi.tensor(8), "z": mi.tensor("n", 5)}
+    arrays = [np.random.default_rng(k).standard_normal(shape) for k, shape in enumerate(((3, 8), (8,), (3, 5)))]
+    for function, form in ((joined, "a loop nest"), (summed, "a muGraph")):
+        run = mi.compile(function, specs, without=("superoptimize",))
+        assert f"fused into {form}: add, concat" in run.explain()
+        x, b, z = arrays
+        wanted = np.concatenate([x + b, z], 1)
+        found = run(*(a.astype(np.float32) for a in arrays))
+        np.testing.assert_allclose(found, wanted if function is joined else wanted.sum(1), rtol=1e-5, atol=1e-6)
