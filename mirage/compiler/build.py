@@ -89,6 +89,7 @@ COMPLETION: tuple[Pass, ...] = (
     inline.run,
     collect_constraints.run,
     merge_repeats.run,
+    canonicalize.run,
     dead_code.run,
     lower_libraries.run,
     pack_weights.run,

@@ -109,7 +109,7 @@ def test_compile_prints_after_passes(run: Run, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("MIRAGE_PRINT_AFTER", "")
     code, _, err = run("compile", "user.py:scores", *QUICK, "--print-after", "canonicalize", "--print-after", "fuse")
     assert code == 0
-    assert err.count("# after canonicalize") == 2
+    assert err.count("# after canonicalize") == 3
     assert "# after fuse" in err and "# after cse" not in err
     # the setting is as before
     assert run("compile", "user.py:scores", *QUICK)[2] == ""

@@ -110,7 +110,9 @@ def _type(m: Match, name: str) -> Any:
 def _is_of_pages(m: Match, pool: Any, keys: Any, heads_first: bool) -> bool:
     """Whether these are keys in the pages of a pool, one behind the other; pages have the order of the keys' dims."""
     pages = m.type("pages")
-    if not all(isinstance(t, TensorType) for t in (pool, keys, pages)) or keys.rank != 4 or pages.rank not in (1, 2):
+    if not isinstance(pages, TensorType) or not isinstance(pool, TensorType) or not isinstance(keys, TensorType):
+        return False
+    if keys.rank != 4 or pages.rank not in (1, 2):
         return False
     wanted = list(pool.shape)
     wanted[0] = to_dim(1) if pages.rank == 1 else pages.shape[0]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -54,3 +57,38 @@ def test_compiled(name: str) -> None:
     assert libraries == ["cpu.attention"] * (1 + (name == "differential"))
     loops = {"ALiBi": 3, "QK norm": 3, "relative bias": 0, "differential": 2}
     assert sum(isinstance(i, CallKernel) for i in code) <= loops.get(name, 1)
+
+
+def test_pages_of_heads_that_share_keys() -> None:
+    """As servers have them: pages of tokens before heads, several queries, and none but the last keys of each sequence unseen."""
+    group, shared, width, page = 3, 2, 8, 4
+
+    def step(q: Any, keys: Any, values: Any, table: Any, lengths: Any) -> Any:
+        b, n = q.shape[0], q.shape[2]
+        k, v = (mi.reshape(mi.take(t, table, axis=0), (b, table.shape[1] * page, shared, width)) for t in (keys, values))
+        k, v = (mi.repeat(mi.transpose(t, (0, 2, 1, 3)), group, axis=1) for t in (k, v))
+        last = mi.reshape(lengths, (b, 1, 1, 1)) - n + mi.reshape(mi.arange(0, n), (1, 1, n, 1))
+        s = mi.where(mi.arange(0, k.shape[2]) <= last, q @ mi.transpose(k, (0, 1, 3, 2)), -1e9)
+        return mi.softmax(s, axis=-1) @ v
+
+    pool = mi.tensor("p", page, shared, width)
+    specs = {
+        "q": mi.tensor("b", group * shared, "n", width), "keys": pool, "values": pool,
+        "table": mi.tensor("b", "m", dtype="int64"), "lengths": mi.tensor("b", dtype="int64"),
+    }  # fmt: skip
+    run = mi.compile(step, specs, without=("superoptimize",))
+    code = run.program.functions[run.program.main].code
+    assert [i.function for i in code if isinstance(i, CallLibrary)] == ["cpu.attention"]
+    assert sum(isinstance(i, CallKernel) for i in code) == 1, "the mask alone"
+    rng = np.random.default_rng(0)
+    for b, n, m in ((1, 1, 4), (3, 5, 7)):
+        q, table = rng.standard_normal((b, group * shared, n, width), np.float32), rng.integers(0, 9, (b, m))
+        keys, values = (rng.standard_normal((9, page, shared, width), np.float32) for _ in range(2))
+        lengths = rng.integers(n, m * page + 1, b)
+        k, v = (
+            t[table].reshape(b, -1, shared, width).transpose(0, 2, 1, 3).repeat(group, 1).astype(float) for t in (keys, values)
+        )
+        seen = np.arange(m * page) <= (lengths[:, None] - n + np.arange(n))[:, None, :, None]
+        s = np.where(seen, q @ k.swapaxes(2, 3), -np.inf)
+        e = np.exp(s - s.max(-1, keepdims=True))
+        np.testing.assert_allclose(run(q, keys, values, table, lengths), e / e.sum(-1, keepdims=True) @ v, rtol=1e-5, atol=1e-5)

@@ -185,7 +185,8 @@ def test_every_mask_beside_a_bias_and_sinks(rows: int, shape: str, dtype: str) -
     scores = np.concatenate([np.where(mask, scores, -1e9), beside], -1)
     shares = np.exp(scores - scores.max(-1, keepdims=True))
     wanted = (shares / shares.sum(-1, keepdims=True))[..., :150].reshape(2, 2, 3 * rows, 150) @ v.astype(np.float64)
-    given, out = [q, k, v, bias, mask, sink], np.empty((2, 2, 3 * rows, 9), element)
+    given: list[np.ndarray] = [q, k, v, bias, mask, sink]
+    out = np.empty((2, 2, 3 * rows, 9), element)
     attrs: dict[str, Any] = {"bias": True, "mask": True, "sink": True, "hidden": -1e9, "groups": 3}
     library(given, [out], **attrs)
     close(out, wanted)
@@ -215,7 +216,7 @@ def test_keys_in_pages(rows: int, page: int, pages: int, tokens_first: bool, dty
         of = table[:b] if b == 2 else table[0]
         k, v = (x[table[:b]].swapaxes(1, 2).reshape(b, 3, -1, x.shape[-1]) for x in pools)
         out = np.empty((b, 3, rows, 9), element)
-        inputs = [q[:b].copy(), *given, mask[:b].copy(), of]
+        inputs: list[np.ndarray] = [q[:b].copy(), *given, mask[:b].copy(), of]
         wanted = exact(q[:b], k, v, 1.0, np.where(mask[:b], 0, -np.inf))
         library(inputs, [out], **attrs)
         close(out, wanted)
@@ -233,7 +234,7 @@ def test_keys_in_pages(rows: int, page: int, pages: int, tokens_first: bool, dty
 def test_no_pages() -> None:
     out, pool = np.ones((1, 2, 3, 8), np.float32), np.ones((4, 2, 16, 8), np.float32)
     for pools, table in ((pool, np.zeros((1, 0), np.int64)), (pool[:, :, :0].copy(), np.zeros((1, 5), np.int64))):
-        given = [out.copy(), pools, pools, table]
+        given: list[np.ndarray] = [out.copy(), pools, pools, table]
         library(given, [out], pages=True)
         assert not out.any() and prepare(given, [out], pages=True) is None
     with pytest.raises(InputError, match="index 0 is outside of a pool of 0 pages; there is none"):
