@@ -180,34 +180,20 @@ MI_INLINE mi_ivec mask_of(const attention *a, ptrdiff_t at, int n)
     return a->hiding ? ~set : set;
 }
 
-/* Whether the mask hides keys, so many from `key` on, from the rows whose masks start there. */
-static int masks(const attention *a, const ptrdiff_t *starts, ptrdiff_t rows, ptrdiff_t key, ptrdiff_t keys)
+/* Whether bias and mask hide keys, so many from `key` on, from so many rows of a cell from `row` on. */
+static int hides(const attention *a, const workspace *r, ptrdiff_t row, ptrdiff_t rows, ptrdiff_t key, ptrdiff_t keys)
 {
-    if (!a->mask || !(a->hidden <= DROPPED)) return 0;
-    for (ptrdiff_t i = 0; i < rows; i++) {
+    const mi_vec least = mi_broadcast(HIDDEN), dropped = mi_broadcast(a->hidden <= DROPPED ? NONE : 0);
+    if (!a->bias && !a->mask) return 0;
+    for (const ptrdiff_t end = row + rows, first = row; row < end; row++) {
         mi_ivec seen = {0};
-        if (i && starts[i] == starts[i - 1]) continue;
+        if (row > first && r->starts[row] == r->starts[row - 1] && r->masks[row] == r->masks[row - 1]) continue;
         for (ptrdiff_t j = 0; j < keys; j += MI_W) {
             const int n = keys - j < MI_W ? (int)(keys - j) : MI_W;
-            const mi_ivec there = mi_fill_tail((mi_vec){0}, n, mi_broadcast(1)) == 0;
-            seen |= mask_of(a, starts[i] + (key + j) * a->mask_step[3], n) & there;
-        }
-        if (mi_hmax(mi_select(seen, mi_broadcast(1), (mi_vec){0})) > 0) return 0;
-    }
-    return 1;
-}
-
-/* Whether the bias hides keys, so many from `key` on, from the rows whose biases start there. */
-static int hides(const attention *a, const ptrdiff_t *starts, ptrdiff_t rows, ptrdiff_t key, ptrdiff_t keys)
-{
-    const mi_vec hidden = mi_broadcast(HIDDEN);
-    if (!a->bias) return 0;
-    for (ptrdiff_t i = 0; i < rows; i++) {
-        mi_ivec seen = {0};
-        if (i && starts[i] == starts[i - 1]) continue;
-        for (ptrdiff_t j = 0; j < keys; j += MI_W) {
-            const int n = keys - j < MI_W ? (int)(keys - j) : MI_W;
-            seen |= ~(mi_fill_tail(bias_of(a, starts[i] + (key + j) * a->bias_step[3], n), n, hidden) <= hidden);
+            mi_vec v = {0};
+            if (a->bias) v = bias_of(a, r->starts[row] + (key + j) * a->bias_step[3], n);
+            if (a->mask) v = mi_select(mask_of(a, r->masks[row] + (key + j) * a->mask_step[3], n), v, dropped);
+            seen |= ~(mi_fill_tail(v, n, least) <= least);
         }
         if (mi_hmax(mi_select(seen, mi_broadcast(1), (mi_vec){0})) > 0) return 0;
     }
@@ -319,7 +305,7 @@ static void add_keys(
     for (ptrdiff_t i = 0; i < rows; i++) {
         const ptrdiff_t bias_at = a->bias ? r->starts[row + i] + t->from * a->bias_step[3] : 0;
         mi_half *to = shares ? shares + i * KEYS : NULL;
-        const ptrdiff_t mask_at = a->mask ? r->masks[row + i] + t->from * a->mask_step[3] : 0;
+        const ptrdiff_t mask_at = r->masks[row + i] + t->from * a->mask_step[3];
         float *most = r->most + row + i, *total = r->total + row + i;
         const float factor = share(a, r->scores + i * KEYS, to, t->keys, bias_at, mask_at, most, total);
         float *row_sums = sums + i * apart;
@@ -364,8 +350,7 @@ static void cell(void *args, long index, int thread, void *scratch)
             t.keys = a->keys - t.from < KEYS ? a->keys - t.from : KEYS;
             for (ptrdiff_t b = 0, at = 0; at < rows; b++, at += BAND) {
                 const ptrdiff_t n = rows - at < BAND ? rows - at : BAND;
-                if (!blind[b]) continue;
-                if ((masks(a, r.masks + at, n, t.from, t.keys) || hides(a, r.starts + at, n, t.from, t.keys)) != hidden) continue;
+                if (!blind[b] || hides(a, &r, at, n, t.from, t.keys) != hidden) continue;
                 if (!t.v) read_keys(a, &r, &t);
                 add_keys(a, &r, q, q_step, at, n, &t, done[b] > 0);
                 done[b] += t.keys;

@@ -231,6 +231,19 @@ def test_keys_in_pages(rows: int, page: int, pages: int, tokens_first: bool, dty
             launched(prepare(inputs, [out], **attrs), [*inputs, out])
 
 
+def test_what_a_mask_shows_beside_a_bias_that_hides() -> None:
+    """A mask's number is a score as any other, also where the bias hides all keys of a tile."""
+    q, k, v = tensors((1, 2, 70, 300, 8, 8), "float32")
+    bias, mask = np.zeros(300, np.float32), np.ones(300, bool)
+    bias[144:288], mask[200:210] = -np.inf, False
+    out = np.empty(q.shape, np.float32)
+    for hidden in (-3.0, -1e9):
+        scores = np.where(mask, q.astype(np.float64) @ k.astype(np.float64).swapaxes(2, 3) + bias, hidden)
+        shares = np.exp(scores - scores.max(-1, keepdims=True))
+        library([q, k, v, bias, mask], [out], bias=True, mask=True, hidden=hidden)
+        close(out, shares / shares.sum(-1, keepdims=True) @ v.astype(np.float64))
+
+
 def test_no_pages() -> None:
     out, pool = np.ones((1, 2, 3, 8), np.float32), np.ones((4, 2, 16, 8), np.float32)
     for pools, table in ((pool, np.zeros((1, 0), np.int64)), (pool[:, :, :0].copy(), np.zeros((1, 5), np.int64))):
