@@ -131,7 +131,8 @@ class DeviceRuns:
             for k, v in enumerate(versions):
                 if v.serves(sizes):
                     found[k] = self._once(v, sizes, arrays)
-            most = max(HOPELESS * min(found), min(found) + LAUNCHES_US) if found else 0.0
+            least = min(found, default=np.inf)
+            most = max(HOPELESS * least, least + LAUNCHES_US)
             for k, v in enumerate(versions):
                 if found[k] <= most < np.inf:
                     run = self.executable(v)

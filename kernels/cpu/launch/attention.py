@@ -21,6 +21,8 @@ from mirage.settings import num_threads
 
 #: the status of C for the index of no page
 _NO_PAGE = 2
+#: element types of the tensors that have others than the rest
+_TYPES = {"mask": np.dtype(bool), "pages": np.dtype(np.int64)}
 _SIZES = ("batch", "heads", "rows", "keys", "width", "depth", "inner")
 
 
@@ -74,11 +76,12 @@ def _arguments(
     """The arguments of C; raises LibraryError for arrays that do not fit, as changed files of programs have them."""
     names, arrays = _names(bias, mask, sink, pages), (*inputs, out)
     sized = None
-    if len(arrays) == len(names) and out.dtype.name in IN_FLOAT32:
-        together = list(zip(names, arrays, strict=True))
-        shapes = tuple((name, a.shape) for name, a in together)
-        typed = all(a.dtype == _TYPES.get(name, out.dtype) for name, a in together)
-        sized = None if not typed else _of_shapes(shapes, tuple(left), tuple(right), tuple(values), groups, keys)
+    typed = out.dtype.name in IN_FLOAT32 and all(
+        a.dtype == _TYPES.get(name, out.dtype) for name, a in zip(names, arrays, strict=False)
+    )
+    if len(arrays) == len(names) and typed:
+        shapes = tuple((name, a.shape) for name, a in zip(names, arrays, strict=True))
+        sized = _of_shapes(shapes, tuple(left), tuple(right), tuple(values), groups, keys)
     if sized is None:
         shown = ", ".join(f"{a.dtype.name}{list(a.shape)}" for a in arrays)
         raise LibraryError(f"there is no attention of {shown}; compile the program again")
@@ -88,10 +91,6 @@ def _arguments(
     args.scale, args.cap, args.half = scale, cap, out.itemsize == 2
     args.hidden, args.hiding = hidden, hiding
     return args
-
-
-#: element types that are not those of the others
-_TYPES = {"mask": np.dtype(bool), "pages": np.dtype(np.int64)}
 
 
 def _names(bias: bool, mask: bool, sink: bool, pages: bool) -> tuple[str, ...]:
@@ -114,12 +113,12 @@ def _of_shapes(
     )
     keys = k_sizes[3] if first is None else first
     fits = 0 <= keys <= min(k_sizes[3], v_sizes[2]) if first is not None else v_sizes[2] == keys
-    pool, table = k_sizes[0], of.get("pages")
+    pool, table = b, of.get("pages")
     if table is not None:
-        fits &= first is None and len(table) in (1, 2) and table[:-1] in ((), (b,)) and v_sizes[0] == pool
-        keys *= table[-1] if table else 0
-    fits &= k_sizes[:3] == [b if table is None else pool, h, d] and v_sizes[1] == h and out == (b, h, s, v_sizes[3])
-    fits &= table is not None or v_sizes[0] == b
+        if first is not None or not table or table[:-1] not in ((), (b,)):
+            return None
+        pool, keys = k_sizes[0], keys * table[-1]
+    fits &= k_sizes[:3] == [pool, h, d] and v_sizes[:2] == [pool, h] and out == (b, h, s, v_sizes[3])
     if not fits or groups < 1 or s % groups or q_steps[3] != 1 or k_steps[2] != 1 or v_steps[3] != 1:
         return None
     args = _Arguments(batch=b, heads=h, rows=s, keys=keys, width=d, depth=v_sizes[3], inner=max(s // groups, 1))

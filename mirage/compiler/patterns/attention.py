@@ -79,7 +79,7 @@ def _is_attention(m: Match) -> bool:
         if not isinstance(t, TensorType) or perm[2 if name == "k" else 3] != 3:
             return False
         shapes[name] = tuple(t.shape[p] for p in perm)
-    if len({f"taken_{name}" in m.calls for name in "kv"}) == 2 or ("pages" in m.operands and _first_keys(m) is not None):
+    if ("taken_k" in m.calls) != ("taken_v" in m.calls):
         return False
     q, k, v = (shapes[name] for name in "qkv")
     if not q[:2] == k[:2] == v[:2] or q[3] != k[2] or k[3] != v[2]:
@@ -147,17 +147,12 @@ def _attributes(m: Match) -> dict[str, Any]:
     scale, groups = _factor(m, "scale", "divided") * _factor(m, "inner", "lessened"), _groups(m)
     found |= {"scale": scale} if scale != 1 else {}
     found |= {"cap": _factor(m, "cap")} if "cap" in m.operands else {}
-    first = _first_keys(m)
+    first = next((m.attr(part, "stops")[0] for part in ("first_k", "first_v") if part in m.calls), None)
     found |= {"keys": first} if first is not None else {}
     found |= {"hidden": _hidden(m)} if "mask" in m.operands else {}
     found |= {name: True for name in ("bias", "mask", "sink", "pages") if name in m.operands}
     found |= {"hiding": True} if "hiding" in m.calls else {}
     return found | ({} if groups == 1 else {"groups": groups})
-
-
-def _first_keys(m: Match) -> Any:
-    """How many keys are read, if not all."""
-    return next((m.attr(part, "stops")[0] for part in ("first_k", "first_v") if part in m.calls), None)
 
 
 def _hidden(m: Match) -> float:
