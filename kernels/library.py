@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import InputError
-from mirage.ir.axes import AxisDims, AxisProgram, argument_places, read_arguments
+from mirage.ir.axes import AxisDims, AxisProgram, read_arguments
 from mirage.ir.dims import evaluate
+from mirage.ir.moves import moved
 from mirage.ir.types import DTYPES
 from mirage.kernels.library_calls import NUMPY, Added, Arrays, Axes, LibraryCalls, aligned, merged
 from mirage.kernels.logs import corrections
@@ -60,7 +61,6 @@ class LibraryProgram:
     def __init__(self, axis_program: AxisProgram, arrays: Arrays = NUMPY) -> None:
         self.program = axis_program
         self._dtype = DTYPES[axis_program.dtype]
-        self._places = argument_places(axis_program.inputs)
         separate = with_separate_exps(axis_program)
         self._xp = arrays.xp
         rows, added = _maxima(separate)
@@ -77,7 +77,9 @@ class LibraryProgram:
         """
         bound = self._bind(sizes)
         values = bound.values.copy()
-        read = read_arguments(self.program.name, self._places, inputs)
+        read = read_arguments(
+            self.program.name, self.program.inputs, inputs, lambda moves, a: moved(moves, a, sizes, self._xp)
+        )
         self._check(read, bound)
         for i, x, a in zip(self._calls.inputs, self.program.inputs, read, strict=True):
             one_each = all(len(d) == 1 for d in x.dims)

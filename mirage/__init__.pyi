@@ -142,6 +142,10 @@ from .frontends.rules import register_rule as register_rule
 from .frontends.spec import TensorFunction as TensorFunction
 from .frontends.spec import program as program
 from .frontends.trace import trace as trace
+from .frontends.windows import average_pool as average_pool
+from .frontends.windows import convolution as convolution
+from .frontends.windows import max_pool as max_pool
+from .frontends.windows import windows as windows
 from .ir.data import Leaf as Leaf
 from .ir.data import Nothing as Nothing
 from .ir.data import Record as Record

@@ -16,7 +16,7 @@ import numpy as np
 
 from mirage.ir.codec import at_least
 from mirage.ir.interpret import Runner, run_reference
-from mirage.ir.program import Program
+from mirage.ir.program import Program, allowed
 from mirage.ir.samples import filled
 from mirage.ir.types import DTYPES, TensorType, compute_dtype, epsilon, largest
 
@@ -242,10 +242,10 @@ class Trials:
         self._pending = [(s, make) for s, make in self._pending if make.args[0] not in names]
 
 
-def small_trials(sizes: Mapping[str, int]) -> dict[str, tuple[dict[str, int], float]]:
-    """By name, the sizes of the trials beside the given one, and the offset of their inputs."""
+def small_trials(program: Program, sizes: Mapping[str, int]) -> dict[str, tuple[dict[str, int], float]]:
+    """By name, the sizes of the trials of a program beside the given ones, and the offset of their inputs."""
     return {
-        name: ({s: values[i % len(values)] for i, s in enumerate(sizes)}, offset)
+        name: (allowed(program, {s: values[i % len(values)] for i, s in enumerate(sizes)}), offset)
         for name, (values, offset) in _TRIALS.items()
     }
 
@@ -257,7 +257,7 @@ def _small_ones(
     each = flops / max(_made(program, sizes), 1)
     return [
         (trial_seconds(program, small, each * _made(program, small)), partial(_small, name, program, small, offset, seed + 1))
-        for name, (small, offset) in small_trials(sizes).items()
+        for name, (small, offset) in small_trials(program, sizes).items()
     ]
 
 

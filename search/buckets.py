@@ -63,8 +63,10 @@ def bytes_needed(program: Program, sizes: Mapping[str, int]) -> int:
 
 
 def is_empty(program: Program, sizes: Mapping[str, int]) -> bool:
-    """Whether a tensor of the program has no elements, or a negative dim, at these sizes."""
+    """Whether a tensor of the program has no elements, or a negative dim, at these sizes, or an operator does not allow them."""
     try:
+        if any(need.problem(sizes) for need in program.needs):
+            return True
         return any(prod(t.bind(sizes)) == 0 for t in [*program.input_types, *(n.type for n in program.nodes)])
     except DimError:
         return True

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from random import Random
 
 import numpy as np
 
-from mirage.ir.axes import AxisProgram, argument_places, read_arguments
+from mirage.ir.axes import AxisProgram, read_arguments
 from mirage.ir.dims import evaluate as dim_value
 from mirage.ir.interpret import evaluate
-from mirage.ir.program import Program
+from mirage.ir.moves import moved_in
+from mirage.ir.program import Program, allowed
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.interpret import run_mugraph
 from mirage.mugraph.reference import reference_graph
@@ -79,6 +81,8 @@ def _sizes(a: Program | AxisProgram, seed: int) -> Iterator[dict[str, int]]:
     symbols = a.symbols() if isinstance(a, Program) else _axis_symbols(a)
     for low, high in ((2, 3), (1, 1), (2, 5)):
         sizes = {s: rng.randint(low, high) for s in symbols}
+        if isinstance(a, Program):
+            sizes = allowed(a, sizes)
         if _elements(a, sizes) <= MAX_ELEMENTS:
             yield sizes
         if not symbols:
@@ -113,5 +117,9 @@ def _side(x: Program | AxisProgram | MuGraph, sizes: Mapping[str, int], seed: in
     else:
         axes = {v: dim_value(d, sizes) for v, d in x.axes.items()}
         graph, schedule = x, draw_schedule(x, axes, Random(f"counterexample {seed}"))[0]
-    places = argument_places(graph.inputs)
-    return lambda inputs, ar: run_mugraph(graph, schedule, read_arguments(graph.name, places, list(inputs)), ar)
+
+    def side(inputs: Sequence[Interval], ar: IntervalArithmetic) -> list[Interval]:
+        read = read_arguments(graph.name, graph.inputs, list(inputs), partial(moved_in, ar))
+        return run_mugraph(graph, schedule, read, ar)
+
+    return side

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
 from mirage.errors import VerificationError
-from mirage.ir.arithmetic import FloatArithmetic
-from mirage.ir.axes import argument_places, read_arguments
+from mirage.ir.arithmetic import Arithmetic, FloatArithmetic
+from mirage.ir.axes import read_arguments
 from mirage.ir.interpret import evaluate, run_reference
-from mirage.ir.program import Program
+from mirage.ir.moves import moved_in
+from mirage.ir.program import Program, allowed
 from mirage.ir.samples import DRAWN, filled
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.interpret import run_mugraph
@@ -35,7 +37,7 @@ def check_lowering(program: Program, reference: MuGraph, seed: int, xp: ArrayMod
     Symbols get sizes 2 and 3, literal dims their own; the fields' arrays are those of the module `xp`. Raises
     VerificationError if the two differ.
     """
-    sizes = {s: 2 + i % 2 for i, s in enumerate(program.symbols())}
+    sizes = allowed(program, {s: 2 + i % 2 for i, s in enumerate(program.symbols())})
     elements = max(math.prod(n.type.bind(sizes)) for n in program.nodes)
     at = ", ".join(f"{a}={n}" for a, n in sizes.items()) or "its sizes"
     if elements <= _FIELD_ELEMENTS:
@@ -52,9 +54,9 @@ def check_lowering(program: Program, reference: MuGraph, seed: int, xp: ArrayMod
     return f"the axis form was compared with the program at {at}: {how}"
 
 
-def _read(reference: MuGraph, arguments: list[A]) -> list[A]:
+def _read(reference: MuGraph, arguments: list[A], ar: Arithmetic[A]) -> list[A]:
     """The arguments as the graph's inputs read them: the same values where several read one."""
-    return read_arguments(reference.name, argument_places(reference.inputs), arguments)
+    return read_arguments(reference.name, reference.inputs, arguments, partial(moved_in, ar))
 
 
 def _field(
@@ -72,7 +74,7 @@ def _field(
     inputs = [draw(t.bind(sizes), tests, primes, rng, xp) for t in program.input_types]
     ars = [FieldArithmetic(sizes, primes, roots, seed, xp=xp, residues=residues) for _ in range(2)]
     wanted = evaluate(program, inputs, ars[0])
-    found = run_mugraph(reference, Schedule(()), _read(reference, inputs), ars[1])
+    found = run_mugraph(reference, Schedule(()), _read(reference, inputs, ars[1]), ars[1])
     valid = valid_tests(ars[0].invalid | ars[1].invalid, ars[0].joined or ars[1].joined)
     return difference(wanted, found, valid)
 
@@ -90,7 +92,8 @@ def _floats(program: Program, reference: MuGraph, sizes: dict[str, int], seed: i
     rng = np.random.default_rng(seed)
     inputs = _drawn([t.bind(sizes) for t in program.input_types], rng)
     wanted = run_reference(program, inputs, sizes, "float64")
-    found = run_mugraph(reference, Schedule(()), _read(reference, inputs), FloatArithmetic(sizes))
+    ar = FloatArithmetic(sizes)
+    found = run_mugraph(reference, Schedule(()), _read(reference, inputs, ar), ar)
     for k, (w, f) in enumerate(zip(wanted, found, strict=True)):
         worst = float(np.max(np.abs(w - f), initial=0.0))
         if not worst <= _TOLERANCE * (1 + float(np.max(np.abs(w), initial=0.0))):

@@ -73,7 +73,7 @@ def _same_axes(a: AxisProgram, b: AxisProgram) -> tuple[AxisProgram, AxisProgram
     axes = _Classes([*((0, v) for v in a.axes), *((1, w) for w in b.axes)])
     for x, y in zip(a.inputs, b.inputs, strict=True):
         sizes = [[[p.axes[v] for v in d] for d in i.dims] for p, i in ((a, x), (b, y))]
-        if sizes[0] != sizes[1]:
+        if sizes[0] != sizes[1] or x.moved != y.moved:
             raise AxisError(f"{a.name} and {b.name} have different axes at input {x.name!r}")
         for v, w in zip(x.axes, y.axes, strict=True):
             axes.union((0, v), (1, w))

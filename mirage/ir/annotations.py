@@ -12,10 +12,12 @@ A dim that is not known is None.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import sympy
 
 from mirage.ir.dims import Dim, dim_text, substitute, symbols_of
 from mirage.ir.types import DType, TensorType
@@ -145,6 +147,17 @@ def tensor_annotation(shape: PartialShape | None, dtype: str | None) -> TensorTy
     if shape is None or dtype is None or any(d is None for d in shape):
         return PartialTensor(shape, dtype)
     return TensorType(tuple(d for d in shape if d is not None), dtype)
+
+
+def map_attrs(attrs: Sequence[tuple[str, Any]], fn: Callable[[Dim], Dim]) -> tuple[tuple[str, Any], ...]:
+    """Attributes of an operator with every dim replaced."""
+
+    def mapped(value: Any) -> Any:
+        if isinstance(value, sympy.Expr):
+            return fn(value)
+        return tuple(map(mapped, value)) if isinstance(value, tuple) else value
+
+    return tuple((k, mapped(v)) for k, v in attrs)
 
 
 def map_dims(annotation: Annotation, fn: Callable[[Dim], Dim | None]) -> Annotation:

@@ -33,6 +33,8 @@ class Arithmetic(ABC, Generic[A]):
     lead: int = 0
     #: whether values are floating-point numbers, so that a stable form is to be preferred
     is_float: bool = False
+    #: the module of the arrays
+    xp: ArrayModule = np
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes = dict(sizes)
@@ -104,7 +106,6 @@ class FloatArithmetic(Arithmetic[Any]):
     """
 
     is_float = True
-    xp: ArrayModule = np
 
     def __init__(self, sizes: Mapping[str, int], dtype: str = "float64") -> None:
         super().__init__(sizes)

@@ -11,7 +11,7 @@ for independent arrays is equal where some of them are the same array.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count as counting
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -20,8 +20,9 @@ from mirage.errors import AxisError, InputError
 from mirage.ir.codec import Index, few, short
 from mirage.ir.dims import Dim, is_polynomial
 from mirage.ir.expand import expand
+from mirage.ir.moves import Move, Moves, moves_text
 from mirage.ir.program import AttrItems, Program
-from mirage.ir.reads import Lowered, lower
+from mirage.ir.reads import Lowered, lower, sources
 from mirage.ir.unify import Leaf, resolve
 
 A = TypeVar("A")
@@ -57,12 +58,14 @@ class AxisInput:
     """What is read of a parameter: its dims as products of axes; a dim of literal size 1 is the empty product.
 
     `name` is the input's own, `argument` that of the parameter, which several inputs may read under different axes;
-    the default is the input's name.
+    the default is the input's name. `moved` are operators that move elements, in the order in which they are applied to the
+    argument before its dims are these.
     """
 
     name: Name
     dims: AxisDims
     argument: Name = ""
+    moved: Moves = ()
 
     def __post_init__(self) -> None:
         if not self.argument:
@@ -79,15 +82,18 @@ def argument_places(inputs: Sequence[AxisInput]) -> tuple[int, ...]:
     return tuple(places.setdefault(x.argument, len(places)) for x in inputs)
 
 
-def read_arguments(program: str, places: Sequence[int], arguments: Sequence[A]) -> list[A]:
-    """The value of every input, of one per argument; `places` are the `argument_places` of the inputs.
+def read_arguments(
+    program: str, inputs: Sequence[AxisInput], arguments: Sequence[A], moved: Callable[[Moves, A], A]
+) -> list[A]:
+    """The value of every input, of one per argument, which `moved` moves where an input says so.
 
     Raises InputError, which names the program, for another number of arguments.
     """
+    places = argument_places(inputs)
     count = max(places, default=-1) + 1
     if len(arguments) != count:
         raise InputError(f"{program}: takes {count} arrays, got {len(arguments)}")
-    return [arguments[k] for k in places]
+    return [moved(x.moved, arguments[k]) if x.moved else arguments[k] for x, k in zip(inputs, places, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,7 @@ class AxisProgram:
 
     def __str__(self) -> str:
         lines = [f"axes {', '.join(f'{a}={s}' for a, s in self.axes.items())}"]
-        read = {x.name: x.argument for x in self.inputs if x.argument != x.name}
+        read = {x.name: f"{x.argument}{moves_text(x.moved)}" for x in self.inputs if x.argument != x.name}
         for i, n in enumerate(self.nodes):
             extra = [f"v{j}" for j in n.operands] + [f"{k}={v}" for k, v in n.attrs]
             if n.op == "input" and n.attr["name"] in read:
@@ -211,7 +217,8 @@ class _Finish:
 
     def result(self) -> AxisProgram:
         inputs: list[AxisInput] = []
-        arguments = iter(self.lowered.arguments)
+        read = iter(self.lowered.read)
+        nodes, arguments = self.program.nodes, sources(self.program)
         new: list[int] = []
         for raw in self.lowered.low.raw:
             dims = tuple(self.named(d) for d in raw.dims)
@@ -219,8 +226,13 @@ class _Finish:
             operands = tuple(new[i] for i in raw.operands)
             below: set[str] = set().union(*(self.nodes[i].axes for i in operands)) if operands else set()
             if raw.op == "input":
-                argument = self.program.input_names[next(arguments)]
-                inputs.append(AxisInput(self.input_name(argument, inputs), dims, argument))
+                at = next(read)
+                argument = nodes[arguments[at]].attr["name"]
+                moved: list[Move] = []
+                while at not in self.program.inputs:
+                    moved.insert(0, Move(nodes[at].op, nodes[at].attrs))
+                    (at,) = nodes[at].inputs
+                inputs.append(AxisInput(self.input_name(argument, inputs), dims, argument, tuple(moved)))
                 new.append(self.add("input", (), {a for d in dims for a in d}, attrs=(("name", inputs[-1].name),)))
             elif raw.op in ("sum", "matmul"):
                 present = tuple(a for a in reduce if a in below)

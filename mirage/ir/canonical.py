@@ -22,6 +22,7 @@ import sympy
 from mirage.errors import AxisError
 from mirage.ir.axes import AxisDims, AxisInput, AxisNode, AxisOutput, AxisProgram
 from mirage.ir.dims import Dim, dim_text, symbol
+from mirage.ir.moves import map_moves, moves_text
 from mirage.ir.text import attribute_texts
 
 #: orders tried at most; beyond, equal programs may get different texts, but different ones never the same
@@ -139,6 +140,7 @@ class _Search:
             for k in readers:
                 self.link(("node", self.inputs[k]), "reads", ("argument", argument))
         for i, x in zip(self.inputs, p.inputs, strict=True):
+            self.fixed["node", i] = (self.fixed["node", i], moves_text(x.moved))
             self.link_dims(("node", i), "input", x.dims)
         for k, o in enumerate(p.outputs):
             self.link_dims(("node", o.value), k, o.dims)
@@ -303,7 +305,10 @@ class _Rename:
         return AxisProgram(
             "canonical",
             {new: self.renaming.dim(p.axes[a]) for a, new in self.axes.items()},
-            tuple(AxisInput(f"x{k}", self.dims(x.dims), first[x.argument]) for k, x in enumerate(inputs)),
+            tuple(
+                AxisInput(f"x{k}", self.dims(x.dims), first[x.argument], map_moves(x.moved, self.renaming.dim))
+                for k, x in enumerate(inputs)
+            ),
             tuple(self.node(i) for i in self.order),
             tuple(AxisOutput(self.place[o.value], self.dims(o.dims)) for o in p.outputs),
             p.dtype,
@@ -325,7 +330,7 @@ def _text(p: AxisProgram) -> str:
 
     lines = ["axes " + ", ".join(f"{a}={dim_text(d)}" for a, d in p.axes.items())]
     for k, x in enumerate(p.inputs):
-        again = "" if x.argument == x.name else f" of {x.argument}"
+        again = "" if x.argument == x.name else f" of {x.argument}{moves_text(x.moved)}"
         lines.append(f"v{k} = input{again} {shape(x.dims)}")
     for i, n in enumerate(p.nodes):
         if n.op == "input":

@@ -1,7 +1,7 @@
 """What the operators share that only graphs have: integer and boolean tensors, dims as attributes, checks of dims.
 
-None of them has an axis rule, so none is superoptimized: they are fused into loops by their loop-level definition, or run as
-library functions.
+Few of them are superoptimized: those that move elements (`Moving`), and convolutions. The others are fused into loops by their
+loop-level definition, or run as library functions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sympy
 
 from mirage.errors import InputError, ShapeError
 from mirage.ir.annotations import Annotation, tensor_annotation
-from mirage.ir.arithmetic import ArrayModule, FloatArithmetic, Floats
+from mirage.ir.arithmetic import Arithmetic, ArrayModule, FloatArithmetic, Floats
 from mirage.ir.dims import Dim, ceil_div, evaluate, to_dim
 from mirage.ir.gradient import Backward, Cotangents
 from mirage.ir.loops.program import TensorExpr, compute, operands
@@ -73,7 +73,7 @@ class GraphOperator(Operator):
     ) -> Any:
         xp = arithmetic.xp
         given = self.given(xp, arrays)
-        bound = {key: _bind(value, sizes) for key, value in attrs.items()}
+        bound = bind_attrs(attrs, sizes)
         self.check_run(given, bound)
         with np.errstate(all="ignore"):
             return self.compute(xp, given, bound)
@@ -94,12 +94,46 @@ class GraphOperator(Operator):
                 raise InputError(f"{self.name} of {shapes}: {problem}")
 
 
+@dataclass(frozen=True, eq=False)
+class Moving(GraphOperator):
+    """An operator that moves elements and computes nothing: of an argument, kernels read its result where the elements lie."""
+
+    @property
+    def moves(self) -> bool:
+        return True
+
+    @abstractmethod
+    def view(self, xp: ArrayModule, x: Any, attrs: Attrs) -> Any:
+        """The result for an array: a view of it, where it can be one."""
+
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
+        found = self.view(xp, arrays[0], attrs)
+        return found.copy() if found.base is not None else found
+
+    def evaluate(
+        self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
+    ) -> Any:
+        bound = bind_attrs(attrs, ar.sizes)
+
+        def each(a: Any) -> Any:
+            runs = a.reshape(-1, *a.shape[ar.lead :])
+            found = ar.xp.stack([self.view(ar.xp, run, bound) for run in runs])
+            return found.reshape(*a.shape[: ar.lead], *found.shape[1:])
+
+        return ar.apply(each, args[0])
+
+
 def number_dtype(arrays: Sequence[Any]) -> np.dtype:
     """The type that Python numbers among the operands take: that of the first array, else int64 or float64."""
     for a in arrays:
         if is_array(a):
             return a.dtype  # type: ignore[no-any-return]
     return INTEGERS["int64"] if all(isinstance(a, int) for a in arrays) else ELEMENTS["float64"]
+
+
+def bind_attrs(attrs: Attrs, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """The attributes with integers for dims, at these sizes."""
+    return {key: _bind(value, sizes) for key, value in attrs.items()}
 
 
 def _bind(value: Any, sizes: Mapping[str, int]) -> Any:

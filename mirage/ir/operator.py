@@ -174,8 +174,14 @@ class Operator(ABC):
 
     @property
     def lax(self) -> bool:
-        """Whether it can be superoptimized: it has an axis rule, or expands into operators that have one."""
-        return type(self).to_axes is not Operator.to_axes or type(self).expand is not Operator.expand
+        """Whether it can be superoptimized: it has an axis rule, expands into operators that have one, or moves elements."""
+        ruled = type(self).to_axes is not Operator.to_axes or type(self).expand is not Operator.expand
+        return ruled or self.moves
+
+    @property
+    def moves(self) -> bool:
+        """Whether it only moves elements, so that kernels can read its results of arguments where these lie."""
+        return False
 
     @property
     def built_in(self) -> bool:

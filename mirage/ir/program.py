@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,9 +12,13 @@ from mirage.drawing.show import Displayed
 from mirage.errors import DTypeError, MirageError, ShapeError, TraceError
 from mirage.ir.by_hand import Made, softmax_by_hand
 from mirage.ir.operator import get_operator
+from mirage.ir.requirements import AtMost
 from mirage.ir.types import TensorType, check_float
 
 AttrItems = tuple[tuple[str, Any], ...]
+
+#: by how many elements sizes are raised, at most, until windows are within their dims
+_RAISED = 256
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,17 @@ class Program(Displayed, drawn_by="mirage.ir.draw"):
                     seen.setdefault(s)
         return list(seen)
 
+    @cached_property
+    def needs(self) -> tuple[AtMost, ...]:
+        """What its operators need of the dims, such as windows within the dims that they move along."""
+        found = {
+            need: None
+            for n in self.nodes
+            if n.op != "input"
+            for need in get_operator(n.op).requirements([self.nodes[i].type for i in n.inputs], n.attr)
+        }
+        return tuple(found)
+
     def nameless(self) -> Program:
         """The program with names that are the same for all that differ in names alone; those of dims stay."""
         names = {i: (("name", f"x{k}"),) for k, i in enumerate(self.inputs)}
@@ -91,6 +106,17 @@ class Program(Displayed, drawn_by="mirage.ir.draw"):
         from mirage.ir.text import parse_program
 
         return parse_program(text)
+
+
+def allowed(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The sizes (dim symbol -> elements), or larger ones, at which the program can run."""
+    found = dict(sizes)
+    for _ in range(_RAISED):
+        lacking = [need.symbols() for need in program.needs if need.problem(found)]
+        if not lacking:
+            break
+        found = {s: n + any(s in symbols for symbols in lacking) for s, n in found.items()}
+    return found
 
 
 def identifier(what: str, name: str) -> str:

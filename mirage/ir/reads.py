@@ -4,6 +4,9 @@ In X @ X.T the two uses of X need rows of their own. Where unification would mak
 one operand is lowered again from inputs of its own that read the same arguments; those that then fit an input that is
 there are united with it. A program in which every use has an input of its own unifies the dims of different tensors
 only, so this always succeeds, up to `MAX_READS`.
+
+An input may also read what operators that move elements, such as `windows`, give of an argument: to all that is done with
+the form it is a tensor like others, as what is equal for all tensors is equal for windows of one.
 """
 
 from __future__ import annotations
@@ -31,10 +34,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Lowered:
-    """The values of a program over unified dims; `arguments` gives, per input, the index of what it reads."""
+    """The values of a program over unified dims; `read` gives, per input, the node of the program that it reads."""
 
     low: AxisLowering
-    arguments: tuple[int, ...]
+    read: tuple[int, ...]
     outputs: tuple[AxisTensor, ...]
 
 
@@ -43,6 +46,8 @@ class Steps:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        #: the arguments, and what moves their elements
+        self.sources = frozenset(sources(program))
         self.low = AxisLowering()
         self.steps: list[Step] = []
         self.tensors: list[AxisTensor] = []
@@ -54,7 +59,7 @@ class Steps:
         if step not in self._index:
             n = self.program.nodes[node]
             self.low.where = n.where
-            if n.op == "input":
+            if node in self.sources:
                 tensor = self.low.input(n.type.shape)
             else:
                 try:
@@ -72,7 +77,7 @@ class Steps:
         return self.add(node, read=1 + max(s.read for s in self.steps if s.node == node))
 
     def is_input(self, step: int) -> bool:
-        return self.program.nodes[self.steps[step].node].op == "input"
+        return self.steps[step].node in self.sources
 
     def below(self, roots: Sequence[int]) -> list[int]:
         """The steps that some steps are computed from, and these themselves, in order."""
@@ -126,9 +131,10 @@ class Reads(Steps):
         nodes = self.program.nodes
         at: list[int] = []
         for i, n in enumerate(nodes):
-            at.append(self.place(i, [at[j] for j in n.inputs]))
+            at.append(self.place(i, [] if i in self.sources else [at[j] for j in n.inputs]))
         outputs = [at[i] for i in self.program.outputs]
-        return self.needed(outputs) if any(s.read for s in self.steps) else _lowered(self, outputs)
+        moved = len(self.sources) > len(self.program.inputs)
+        return self.needed(outputs) if moved or any(s.read for s in self.steps) else _lowered(self, outputs)
 
     def place(self, node: int, operands: Sequence[int]) -> int:
         """The step for a node, over operands read again where it must be."""
@@ -204,7 +210,7 @@ class Reads(Steps):
         live = self.below(outputs)
         readers: dict[int, list[int]] = {node: [] for node in self.program.inputs}
         for i in filter(self.is_input, live):
-            readers[self.steps[i].node].append(i)
+            readers.setdefault(self.steps[i].node, []).append(i)
         fresh = Steps(self.program)
         new: dict[int, int] = {}
         # every argument has an input, read or not; then come the further ones
@@ -222,8 +228,29 @@ class Reads(Steps):
 
 
 def _lowered(steps: Steps, outputs: Sequence[int]) -> Lowered:
-    inputs = [steps.program.inputs.index(s.node) for i, s in enumerate(steps.steps) if steps.is_input(i)]
-    return Lowered(steps.low, tuple(inputs), tuple(steps.tensors[i] for i in outputs))
+    read = [s.node for i, s in enumerate(steps.steps) if steps.is_input(i)]
+    return Lowered(steps.low, tuple(read), tuple(steps.tensors[i] for i in outputs))
+
+
+def sources(program: Program) -> dict[int, int]:
+    """The nodes that inputs can read, with the argument that each is of: the arguments, and what operators that move elements
+    give of these.
+
+    Raises AxisError for such an operator applied to what is computed.
+    """
+    found: dict[int, int] = {}
+    for i, n in enumerate(program.nodes):
+        if n.op == "input":
+            found[i] = i
+        elif get_operator(n.op).moves:
+            (of,) = n.inputs
+            if of not in found:
+                raise AxisError(
+                    f"{n.where + ': ' if n.where else ''}{n.op} of what {program.nodes[of].op} computes: a kernel reads it of "
+                    "arguments only; compute its operand in a program of its own"
+                )
+            found[i] = found[of]
+    return found
 
 
 def lower(program: Program) -> Lowered:

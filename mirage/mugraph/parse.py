@@ -8,6 +8,7 @@ from typing import Any
 
 from mirage.errors import MirageError, ParseError
 from mirage.ir.axes import AxisDims, AxisInput, AxisOutput
+from mirage.ir.moves import Move, Moves
 from mirage.ir.operator import REDUCTIONS, Level, get_operator
 from mirage.ir.syntax import at, expected, parse_statements, read_attribute, read_dim, read_dtype
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role, partial_axis
@@ -76,22 +77,42 @@ def _inputs(tree: ast.FunctionDef) -> tuple[list[AxisInput], str]:
     found: dict[str, AxisInput] = {}
     dtype = ""
     for parameter in tree.args.args:
-        match parameter.annotation:
+        moves, read = _moves(parameter.annotation)
+        match read:
             case ast.Subscript(value=ast.Name(id=kind), slice=shape) if parameter.arg not in found:
                 argument = parameter.arg
                 if kind in found:
                     argument = found[kind].argument
-                elif dtype and kind != dtype:
+                elif (dtype and kind != dtype) or moves:
                     expected(parameter, f"the element type {dtype} or an earlier input")
                 else:
                     dtype = read_dtype(kind, shape)
                 dims = () if isinstance(shape, ast.Tuple) and not shape.elts else _dims(_listed(shape))
-                found[parameter.arg] = AxisInput(parameter.arg, dims, argument)
+                found[parameter.arg] = AxisInput(parameter.arg, dims, argument, moves)
             case _:
                 expected(parameter, "an input of its own name with its axes, such as x: float32[m, k]")
     if not dtype:
         expected(tree, f"at least one input: {_HEAD}")
     return list(found.values()), dtype
+
+
+def _moves(annotation: ast.expr | None) -> tuple[Moves, ast.expr | None]:
+    """The operators that move the elements of what an input reads, and its annotation without them."""
+    if not isinstance(annotation, ast.Subscript):
+        return (), annotation
+    found: list[Move] = []
+    read = annotation.value
+    while isinstance(read, ast.Call) and isinstance(read.func, ast.Attribute):
+        given = {k.arg: k.value for k in read.keywords if k.arg is not None}
+        if read.args or len(given) < len(read.keywords):
+            expected(read, "attributes by name, such as windows(kernel=(3, 3), strides=(1, 1), dilations=(1, 1))")
+        try:
+            move = Move(read.func.attr, ())
+            found.insert(0, Move(move.op, tuple(move.operator.check_attrs(dict(_attributes(move.op, read, given))).items())))
+        except MirageError as e:
+            raise at(read, e) from None
+        read = read.func.value
+    return tuple(found), ast.copy_location(ast.Subscript(read, annotation.slice, annotation.ctx), annotation)
 
 
 def _listed(node: ast.expr) -> ast.List:

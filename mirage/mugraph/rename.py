@@ -12,6 +12,7 @@ from dataclasses import replace
 from mirage.errors import GraphError
 from mirage.ir.axes import AxisDims, AxisProgram
 from mirage.ir.canonical import Renaming
+from mirage.ir.moves import map_moves
 from mirage.ir.operator import Level
 from mirage.mugraph.graph import Graph, MuGraph, Node
 from mirage.mugraph.schedule import KernelSchedule, Schedule
@@ -26,11 +27,13 @@ def rename_mugraph(graph: MuGraph, renaming: Renaming, program: AxisProgram) -> 
     renaming.
     """
     axes = {renaming.axes[a]: renaming.dim(d) for a, d in graph.axes.items()}
-    inputs = {renaming.inputs[k]: _dims(x.dims, renaming.axes) for k, x in enumerate(graph.inputs)}
+    inputs = {
+        renaming.inputs[k]: (_dims(x.dims, renaming.axes), map_moves(x.moved, renaming.dim)) for k, x in enumerate(graph.inputs)
+    }
     outputs = [_dims(o.dims, renaming.axes) for o in graph.outputs]
     if (
         axes != dict(program.axes)
-        or inputs != {k: x.dims for k, x in enumerate(program.inputs)}
+        or inputs != {k: (x.dims, x.moved) for k, x in enumerate(program.inputs)}
         or not _same_arguments(graph, renaming, program)
         or outputs != [o.dims for o in program.outputs]
     ):

@@ -16,6 +16,7 @@ from mirage.errors import TermTooLarge
 from mirage.ir.axes import AxisDims, AxisInput, AxisNode, AxisProgram
 from mirage.ir.dims import Dim
 from mirage.ir.functions import ScalarFunction
+from mirage.ir.moves import moves_text
 from mirage.ir.operator import PRODUCTS, reduced_parts
 from mirage.mugraph.exact import ExactAlgebra, Form, read_node
 from mirage.mugraph.graph import Graph, MuGraph, Role
@@ -44,8 +45,8 @@ def _may_be(graph: MuGraph, pair: Pair) -> bool:
     """Whether the two have one size, and some argument is read along the one and along the other."""
     if graph.axes[pair[0]] != graph.axes[pair[1]]:
         return False
-    read = {(x.argument, x.dims) for x in graph.inputs}
-    return any(x.dims != (other := _exchanged(x.dims, pair)) and (x.argument, other) in read for x in graph.inputs)
+    read = {(x.argument, x.moved, x.dims) for x in graph.inputs}
+    return any(x.dims != (other := _exchanged(x.dims, pair)) and (x.argument, x.moved, other) in read for x in graph.inputs)
 
 
 @lru_cache(maxsize=256)
@@ -93,7 +94,7 @@ class _Noting(ExactAlgebra):
             if n.op == "input":
                 x = inputs[n.attr["name"]]
                 # the axes alone do not say which dim has which
-                values.append(self.tensor(f"{x.argument} {x.dims}", n.axes))
+                values.append(self.tensor(f"{x.argument}{moves_text(x.moved)} {x.dims}", n.axes))
             else:
                 over = reduced_parts(n.op, [program.nodes[i].axes for i in n.operands], n.reduce, frozenset)
                 values.append(read_node(self, n, [values[i] for i in n.operands], over))

@@ -9,7 +9,8 @@
             store(w11, to=[b, h*d8, s, d64_2], omap={b: 0, h: 1, s: 2})
         return v3
 
-The parameters are the inputs, and behind `*` the axes with their sizes; an input `y: x[b, n]` reads the argument of x again. A
+The parameters are the inputs, and behind `*` the axes with their sizes; an input `y: x[b, n]` reads the argument of x again, and
+`y: x.pad(...).windows(...)[b, n]` what is made of it by moving its elements. A
 shape is a list of products of axes. `a.tile` is the part of axis a that a block sees in one iteration, `a.block` the part of a
 split axis that it sees in all of them, `a.thread` the part that a thread sees, and `a.grid` numbers partial results. A map
 gives the position of the dim that a grid or loop axis partitions; phi means that it partitions none (Mirage, section 2).
@@ -23,6 +24,7 @@ from keyword import iskeyword
 
 from mirage.ir.axes import AxisDims, AxisProgram
 from mirage.ir.dims import dim_text
+from mirage.ir.moves import moves_text
 from mirage.ir.operator import Level
 from mirage.ir.text import attribute_texts
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role
@@ -45,7 +47,7 @@ def interface_text(graph: MuGraph | AxisProgram) -> str:
     first: dict[str, str] = {}
     parameters: list[str] = []
     for x in graph.inputs:
-        kind = first.get(x.argument, graph.dtype)
+        kind = first.get(x.argument, graph.dtype) + moves_text(x.moved)
         first.setdefault(x.argument, plain(x.name))
         parameters.append(f"{plain(x.name)}: {kind}[{dims_text(x.dims)[1:-1] or '()'}]")
     axes = [f"{a}={dim_text(d)}" for a, d in graph.axes.items()]
@@ -59,7 +61,7 @@ def input_text(graph: MuGraph, k: int) -> str:
     """The name of input k, with that of the first input if it reads that one's argument again: `x_2 (= x)`."""
     x = graph.inputs[k]
     first = next(other for other in graph.inputs if other.argument == x.argument)
-    return x.name if first is x else f"{x.name} (= {first.name})"
+    return x.name if first is x else f"{x.name} (= {first.name}{moves_text(x.moved)})"
 
 
 def dims_text(dims: AxisDims, parts: Mapping[str, str] | None = None) -> str:

@@ -17,8 +17,9 @@ import sympy
 from mirage.errors import AttributeValueError, GraphError, UnknownOperator
 from mirage.ir.axes import AxisDims, AxisInput
 from mirage.ir.dims import Dim, is_polynomial
+from mirage.ir.moves import moved_type
 from mirage.ir.operator import PRODUCTS, REDUCTIONS, Elementwise, Level, get_operator, reduced_axes
-from mirage.ir.types import check_float
+from mirage.ir.types import TensorType, check_float
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.linearity import LINEAR, Part
 
@@ -27,12 +28,14 @@ _NONE: frozenset[str] = frozenset()
 
 
 def _check_arguments(graph: MuGraph) -> None:
-    """Inputs that read one argument must have its shape."""
+    """Inputs that read one argument must have its shape, or that of what moving its elements gives."""
     shapes: dict[str, tuple[AxisInput, list[Dim]]] = {}
     for x in graph.inputs:
         shape = [sympy.expand(sympy.prod(graph.axes[a] for a in d)) for d in x.dims]
-        first, want = shapes.setdefault(x.argument, (x, shape))
-        if shape != want:
+        first, whole = shapes.setdefault(x.argument, (x, shape))
+        if first.moved:
+            raise GraphError(f"muGraph {graph.name}: input {first.name} moves the elements of an argument that no input reads before")
+        if shape != list(moved_type(x.moved, TensorType(tuple(whole), graph.dtype)).shape):
             raise GraphError(
                 f"muGraph {graph.name}: inputs {first.name} and {x.name} read the argument {x.argument} as "
                 f"{_text(first.dims)} and {_text(x.dims)}, which differ in size; give them dims of equal sizes"

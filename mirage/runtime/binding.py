@@ -38,5 +38,8 @@ class SizeBinder:
         if found is None:
             found = {}
             self._pattern.bind(key, found, self._table.new())
+            for need in self.program.needs:
+                if problem := need.problem(found):
+                    raise InputError(f"{self.program.name}: {problem}")
             remember(self._seen, key, found, self.LIMIT)
         return found

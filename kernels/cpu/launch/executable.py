@@ -14,6 +14,7 @@ import sympy
 from mirage.errors import InputError
 from mirage.ir.axes import AxisDims, argument_places, read_arguments
 from mirage.ir.dims import Dim, evaluate
+from mirage.ir.moves import moved, moved_strides
 from mirage.ir.types import DTYPES
 from mirage.kernels.copies import Copies
 from mirage.kernels.cpu.compile import toolchain
@@ -102,7 +103,9 @@ class CpuExecutable:
         self.emitted = Emitter(mugraph, schedule, maximum, hints or {}, constants).emit()
         self.dtype = DTYPES[mugraph.dtype]
         self._places = argument_places(mugraph.inputs)
-        self._in_order = self._places == tuple(range(len(self._places)))
+        #: inputs that read something else than an argument as it is
+        self._moved = frozenset(i for i, x in enumerate(mugraph.inputs) if x.moved)
+        self._in_order = self._places == tuple(range(len(self._places))) and not self._moved
         self._stages: list[tuple[Any, LibraryStage | None]] = self._load(seconds)
         functions = [code for code, _ in self._stages if code is not None]
         self._code = Code(mugraph.name, functions, pool.run_address() if functions else 0, num_threads())
@@ -207,6 +210,16 @@ class CpuExecutable:
         shape = self._shape(sizes)
         count = max(self._places, default=-1) + 1
         inputs, results = [strides[k] for k in self._places], strides[count:]
+        if self._moved:
+            # copies of what is moved belong to arrays that a call makes
+            if self._moved & {*(p.input for p in self.emitted.packed), *self.emitted.constants}:
+                return None
+            for i in self._moved:
+                whole = shape.inputs[self._places.index(self._places[i])]
+                found = moved_strides(self.mugraph.inputs[i].moved, whole, inputs[i], sizes)
+                if found is None:
+                    return None
+                inputs[i] = found
         if not all(self._fits(shape, i, s) for i, s in enumerate(inputs)):
             return None
         for t, k in self._direct.items():
@@ -291,7 +304,7 @@ class CpuExecutable:
         for arrays of another number, shape or dtype, or a workspace that is too small.
         """
         shape = self._shape(sizes)
-        arrays = self._checked(inputs, shape)
+        arrays = self._checked(inputs, shape, sizes)
         results = self._results(out, shape)
         layout = tuple([a.strides for a in (*arrays, *results)])
         free = shape.frames.get(layout)
@@ -315,7 +328,7 @@ class CpuExecutable:
             frame.tensors[i] = address(a)
         for t, k in self._direct.items():
             frame.tensors[t] = address(results_in[k])
-        held = self._pack(shape, frame, inputs, inputs if given is None else given)
+        held = self._pack(shape, sizes, frame, inputs, inputs if given is None else given)
         kept = self._find_kept(shape, sizes, inputs, inputs if given is None else given)
         for t, copy in kept.items():
             frame.tensors[t] = copy.address
@@ -342,26 +355,29 @@ class CpuExecutable:
             remember(self._shapes, key, shape, _KEPT)
         return shape
 
+    def _read(self, i: int, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> np.ndarray:
+        """What input i reads of the arguments."""
+        return moved(self.mugraph.inputs[i].moved, np.asarray(inputs[self._places[i]]), sizes)  # type: ignore[no-any-return]
+
     def _pack(
-        self, shape: _Shape, frame: Frame, inputs: Sequence[np.ndarray], given: Sequence[Any]
+        self, shape: _Shape, sizes: Mapping[str, int], frame: Frame, inputs: Sequence[np.ndarray], given: Sequence[Any]
     ) -> list[PackedCopy]:
         """Put the packed copies of constants into the frame, for as long as they are held."""
         held = []
         for p, copies in zip(self.emitted.packed, self._copies, strict=True):
             k = self._places[p.input]
-            a = np.asarray(inputs[k])
+            a = self._read(p.input, inputs, sizes)
             held.append(copies.get((address(a), a.shape, a.strides), given[k], partial(np.asarray, a), shape.axes))
             frame.tensors[p.tensor] = held[-1].address
         return held
 
     def _constants(
-        self, shape: _Shape, inputs: Sequence[np.ndarray], given: Sequence[Any]
+        self, shape: _Shape, sizes: Mapping[str, int], inputs: Sequence[np.ndarray], given: Sequence[Any]
     ) -> tuple[tuple[Any, ...], list[Any], list[np.ndarray]]:
         """The constants that something is computed from once: what tells them from others, as they are given, and as arrays."""
-        places = [self._places[i] for i in self.emitted.constants]
-        arrays = [np.asarray(inputs[k]) for k in places]
+        arrays = [self._read(i, inputs, sizes) for i in self.emitted.constants]
         key = tuple((address(a), a.shape, a.strides) for a in arrays)
-        return (*key, *shape.values), [given[k] for k in places], arrays
+        return (*key, *shape.values), [given[self._places[i]] for i in self.emitted.constants], arrays
 
     def _find_kept(
         self, shape: _Shape, sizes: Mapping[str, int], inputs: Sequence[np.ndarray], given: Sequence[Any]
@@ -369,7 +385,7 @@ class CpuExecutable:
         """What follows from constants alone, as calls read it."""
         if self._kept is None:
             return {}
-        key, constants, arrays = self._constants(shape, inputs, given)
+        key, constants, arrays = self._constants(shape, sizes, inputs, given)
         return self._kept.get(key, constants, lambda: arrays, partial(self._compute_once, shape, sizes)).tensors
 
     def _compute_once(
@@ -387,10 +403,12 @@ class CpuExecutable:
             found[p.tensor] = p.pack(whole[p.input], self._order(p.input), shape.axes)
         return {t: PackedCopy(a, address(a)) for t, a in found.items()}
 
-    def _checked(self, inputs: Sequence[np.ndarray], shape: _Shape) -> list[np.ndarray]:
+    def _checked(self, inputs: Sequence[np.ndarray], shape: _Shape, sizes: Mapping[str, int]) -> list[np.ndarray]:
         read = inputs
         if not self._in_order or len(inputs) != len(self._places):
-            read = read_arguments(self.mugraph.name, self._places, inputs)
+            read = read_arguments(
+                self.mugraph.name, self.mugraph.inputs, inputs, lambda moves, a: moved(moves, np.asarray(a), sizes)
+            )
         arrays: list[np.ndarray] = []
         for x, a, want in zip(self.mugraph.inputs, read, shape.inputs, strict=True):
             array = np.asarray(a)

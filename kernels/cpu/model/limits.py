@@ -228,8 +228,10 @@ def program_cost(axis_program: AxisProgram, sizes: Mapping[str, int]) -> tuple[i
     nodes = axis_program.nodes
     used = {i for n in nodes for i in n.operands} | {o.value for o in axis_program.outputs}
     read = [i in used for i, n in enumerate(nodes) if n.op == "input"]
-    arguments = {x.argument: x.dims for x, wanted in zip(axis_program.inputs, read, strict=True) if wanted}
-    tensors: list[AxisDims] = [*arguments.values(), *(o.dims for o in axis_program.outputs)]
+    # of what is moved, the argument as it is, which is no input of its own
+    wanted = {x.argument for x, used in zip(axis_program.inputs, read, strict=True) if used}
+    arguments = [x.dims for x in axis_program.inputs if x.argument == x.name and x.name in wanted]
+    tensors: list[AxisDims] = [*arguments, *(o.dims for o in axis_program.outputs)]
     elements = sum(prod(extents[a] for d in dims for a in d) for dims in tensors)
     computed = _distinct(axis_program)
     flops = sum(_flops_per_point(n) * prod(extents[a] for a in (*n.axes, *n.reduce)) for n in computed)
@@ -248,7 +250,7 @@ def _distinct(program: AxisProgram) -> list[AxisNode]:
         if n.op == "input":
             x = next(inputs)
             axes = list(x.axes)
-            key = x.argument, [program.axes[a] for a in axes]
+            key = x.argument, x.moved, [program.axes[a] for a in axes]
         else:
             operands = [values[i] for i in n.operands]
             axes = list(dict.fromkeys(a for _, own in operands for a in own))

@@ -145,7 +145,10 @@ class CudaExecutable:
         emitted, name = self.emitted, self.mugraph.name
         at = tuple(sizes.items())
         bound = self._shapes.get(at) or self._kept(self._shapes, at, self._bind_shapes(sizes))
-        given = read_arguments(name, emitted.places, inputs)
+        given = read_arguments(
+            name, self.mugraph.inputs, inputs,
+            lambda moves, a: moved(moves, view(cupy, read(cupy, a, name)), sizes, cupy),
+        )
         arrays: list[DeviceArray] = []
         together = zip(self.mugraph.inputs, given, emitted.tensors, bound.inputs, strict=False)
         for x, a, t, want in together:

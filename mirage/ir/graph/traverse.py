@@ -10,7 +10,7 @@ from typing import Any
 
 import sympy
 
-from mirage.ir.annotations import Annotation, CallableType, DataType, ReferenceType, TupleType, dims_of, map_dims, noted
+from mirage.ir.annotations import Annotation, CallableType, DataType, ReferenceType, TupleType, dims_of, map_attrs, map_dims, noted
 from mirage.ir.dims import Dim, symbol, symbols_of
 from mirage.ir.graph.nodes import (
     Atom,
@@ -55,16 +55,6 @@ def with_atoms(expr: Expr, fn: Callable[[Atom], Atom]) -> Expr:
     return expr if same else replace(expr, args=args)  # type: ignore[arg-type]
 
 
-def _map_attr(value: Any, fn: Callable[[Dim], Dim]) -> Any:
-    if isinstance(value, sympy.Expr):
-        return fn(value)
-    return tuple(_map_attr(v, fn) for v in value) if isinstance(value, tuple) else value
-
-
-def _map_attrs(attrs: AttrItems, fn: Callable[[Dim], Dim]) -> AttrItems:
-    return tuple((k, _map_attr(v, fn)) for k, v in attrs)
-
-
 def with_dims(expr: Expr, fn: Callable[[Dim], Dim]) -> Expr:
     """The expression with every dim in it replaced: in shapes, attributes, shape arguments and annotations."""
 
@@ -74,13 +64,13 @@ def with_dims(expr: Expr, fn: Callable[[Dim], Dim]) -> Expr:
     result = with_atoms(expr, lambda a: ShapeValue(tuple(map(fn, a.dims))) if isinstance(a, ShapeValue) else a)
     match result:
         case OpCall(attrs=attrs):
-            return replace(result, attrs=_map_attrs(attrs, fn))
+            return replace(result, attrs=map_attrs(attrs, fn))
         case KernelCall(out=out, dims=dims, workspace=workspace):
             return replace(result, out=tensors(out), dims=tuple(map(fn, dims)), workspace=tensors(workspace))
         case LibraryCall(out=out, attrs=attrs):
-            return replace(result, out=tensors(out), attrs=_map_attrs(attrs, fn))
+            return replace(result, out=tensors(out), attrs=map_attrs(attrs, fn))
         case PackedCall(annotation=annotation, attrs=attrs):
-            return replace(result, annotation=map_dims(annotation, fn), attrs=_map_attrs(attrs, fn))
+            return replace(result, annotation=map_dims(annotation, fn), attrs=map_attrs(attrs, fn))
         case MatchCast(annotation=annotation):
             return replace(result, annotation=map_dims(annotation, fn))
         case FunctionCall(dims=dims) | If(dims=dims) | Match(dims=dims) | Closure(dims=dims):

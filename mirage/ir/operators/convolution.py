@@ -1,4 +1,4 @@
-"""Convolution and pooling: operators over windows of the last dims, all of which lie within the tensor (pad it before)."""
+"""Windows of the last dims, all of which lie within the tensor (pad it before), and what is made of them: convolution, pooling."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import sympy
 
 from mirage.errors import AttributeValueError, ShapeError
 from mirage.ir.annotations import Annotation
-from mirage.ir.arithmetic import ArrayModule
+from mirage.ir.arithmetic import Arithmetic, ArrayModule
 from mirage.ir.dims import Dim, to_dim
 from mirage.ir.gradient import Backward, Cotangents, Emitter
-from mirage.ir.graph_operator import GraphOperator, steps_between, wide
-from mirage.ir.loops.program import TensorExpr, operands, reduction
+from mirage.ir.expand import evaluate_expansion
+from mirage.ir.graph_operator import GraphOperator, Moving, steps_between, wide
+from mirage.ir.loops.program import TensorExpr, compute, operands, reduction
 from mirage.ir.loops.scalars import Scalar, size
 from mirage.ir.operator import FLOATING, NUMERIC, ORDERED, Attribute, Attrs, register, same_dtype
+from mirage.ir.program import ProgramBuilder
 from mirage.ir.requirements import AtMost, at_most, needs
 from mirage.ir.types import TensorType, is_one, shape_text
 
@@ -54,6 +56,13 @@ def _within(op: str, space: Sequence[Dim], kernel: Sequence[int], attrs: Attrs) 
     return needs(
         *(at_most(sympy.Integer(e), n, f"the window along spatial dim {k} is within the dim") for k, (e, n) in pairs)
     )
+
+
+def _lead(op: str, x: TensorType, attrs: Attrs) -> int:
+    """The number of dims before the spatial ones."""
+    if len(attrs["kernel"]) > x.rank:
+        raise ShapeError(f"{op}: windows {attrs['kernel']} of [{shape_text(x.shape)}]; give at most one size per dim")
+    return x.rank - len(attrs["kernel"])
 
 
 def _windows(xp: ArrayModule, x: Any, kernel: Sequence[int], attrs: Attrs) -> Any:
@@ -108,7 +117,8 @@ def _elements(b: Emitter, x: Any, kernel: Sequence[int], places: Sequence[Dim], 
 class Convolution(GraphOperator):
     """Products of windows with weights, summed: `x[b, groups * c, *space]`, `w[o, c, *kernel]` give `[b, o, *places]`.
 
-    Results `o // groups` at a time are those of one group of channels of `x`. Nothing is flipped: a cross-correlation.
+    Results `o // groups` at a time are those of one group of channels of `x`. Nothing is flipped: a cross-correlation. To the
+    search it is a product of matrices: of the weights, and of windows that kernels read where they lie.
     """
 
     def check_attrs(self, given: Attrs) -> dict[str, Any]:
@@ -143,6 +153,25 @@ class Convolution(GraphOperator):
     def requirements(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[AtMost, ...]:
         x, w = types
         return _within(self.name, x.shape[2:], self._kernel(w), attrs)
+
+    def expand(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs) -> int:
+        x, w = args
+        batch, (outputs, channels, *kernel) = b.type(x).shape[0], b.type(w).shape
+        groups = sympy.Integer(attrs["groups"])
+        sizes = {"kernel": tuple(map(int, kernel)), "strides": attrs["strides"], "dilations": attrs["dilations"]}
+        windows = b.op("windows", x, **sizes)
+        places = b.type(windows).shape[2 + len(kernel) :]
+        inner, count = to_dim(channels * sympy.prod(kernel)), to_dim(sympy.prod(places))
+        lead = () if groups == 1 else (groups,)
+        columns = b.op("reshape", windows, shape=(batch, *lead, inner, count))
+        weights = b.op("reshape", w, shape=(*lead, to_dim(outputs / groups), inner))
+        product = b.op("matmul", weights, columns)
+        return b.op("reshape", product, shape=(batch, outputs, *places))
+
+    def evaluate(
+        self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
+    ) -> Any:
+        return evaluate_expansion(self, ar, args, attrs, shapes)
 
     def gradient(self, b: Backward) -> Cotangents:
         g = b.full_g()
@@ -229,6 +258,51 @@ def _grouped(xp: ArrayModule, views: Any, groups: int) -> Any:
     return xp.lib.stride_tricks.as_strided(views, (batch, groups, channels // groups, *views.shape[2:]), strides)
 
 
+class Windows(Moving):
+    """The windows of the last dims, element by element: `x[..., *space]` gives `[..., *kernel, *places]`."""
+
+    def check_attrs(self, given: Attrs) -> dict[str, Any]:
+        attrs = super().check_attrs(given)
+        _positive(self.name, attrs, "kernel", "strides", "dilations")
+        return attrs
+
+    def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
+        (x,) = types
+        lead = _lead(self.name, x, attrs)
+        places = _places(self.name, x.shape[lead:], attrs["kernel"], attrs)
+        return TensorType((*x.shape[:lead], *map(sympy.Integer, attrs["kernel"]), *places), x.dtype)
+
+    def requirements(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[AtMost, ...]:
+        (x,) = types
+        return _within(self.name, x.shape[_lead(self.name, x, attrs) :], attrs["kernel"], attrs)
+
+    def view(self, xp: ArrayModule, x: Any, attrs: Attrs) -> Any:
+        return _windows(xp, x, attrs["kernel"], attrs)
+
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
+        (x,) = operands(types)
+        rank = len(attrs["kernel"])
+        lead = out.rank - 2 * rank
+        return compute(out, lambda *i: x[(*i[:lead], *_window(i[lead + rank :], i[lead : lead + rank], attrs))])
+
+    def gradient(self, b: Backward) -> Cotangents:
+        (x,), g, kernel = b.types(), b.full_g(), b.attrs["kernel"]
+        lead = _lead(self.name, x, b.attrs)
+        axes, rank = tuple(range(lead, lead + len(kernel))), len(kernel)
+        found = None
+        for at in product(*map(range, kernel)):
+            starts, stops = tuple(map(sympy.Integer, at)), tuple(sympy.Integer(k + 1) for k in at)
+            shape = b.type(g).shape
+            part = b.reshape(b.op("slice", g, axes=axes, starts=starts, stops=stops), (*shape[:lead], *shape[lead + rank :]))
+            shifts = [k * d for k, d in zip(at, b.attrs["dilations"], strict=True)]
+            rest = [to_dim(n - shift) for n, shift in zip(x.shape[lead:], shifts, strict=True)]
+            part = _apart(b, part, b.attrs["strides"], rest, shifts)
+            found = part if found is None else b.add(found, part)
+        return (found,)
+
+
+_POOL = (Attribute("kernel", "ints"), Attribute("strides", "ints"), Attribute("dilations", "ints"))
+WINDOWS = register(Windows("windows", 1, 1, _POOL))
 CONVOLUTION = register(
     Convolution(
         "convolution",
@@ -251,32 +325,25 @@ class Pool(GraphOperator):
         _positive(self.name, attrs, "kernel", "strides", "dilations")
         return attrs
 
-    def _lead(self, x: TensorType, attrs: Attrs) -> int:
-        if len(attrs["kernel"]) > x.rank:
-            raise ShapeError(
-                f"{self.name}: windows {attrs['kernel']} of [{shape_text(x.shape)}]; give at most one size per dim"
-            )
-        return x.rank - len(attrs["kernel"])
-
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         (x,) = types
-        lead = self._lead(x, attrs)
+        lead = _lead(self.name, x, attrs)
         return TensorType((*x.shape[:lead], *_places(self.name, x.shape[lead:], attrs["kernel"], attrs)), x.dtype)
 
     def requirements(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[AtMost, ...]:
         (x,) = types
-        return _within(self.name, x.shape[self._lead(x, attrs) :], attrs["kernel"], attrs)
+        return _within(self.name, x.shape[_lead(self.name, x, attrs) :], attrs["kernel"], attrs)
 
     def gradient(self, b: Backward) -> Cotangents:
         (x,), g, attrs = b.types(), b.full_g(), b.attrs
-        space = x.shape[self._lead(x, attrs) :]
+        space = x.shape[_lead(self.name, x, attrs) :]
         if self.combiner == "sum":
             reach = [(k - 1) * d for k, d in zip(attrs["kernel"], attrs["dilations"], strict=True)]
             ones = (1,) * len(reach)
             return (b.op("sum_pool", _apart(b, g, attrs["strides"], space, reach), **{**attrs, "strides": ones}),)
         # the first of the largest elements of a window gets all
         found, free = None, None
-        places = b.type(g).shape[self._lead(x, attrs) :]
+        places = b.type(g).shape[_lead(self.name, x, attrs) :]
         for starts, element in _elements(b, b.args[0], attrs["kernel"], places, attrs):
             here = b.op("equal", element, b.out)
             chosen = here if free is None else b.op("logical_and", here, free)
@@ -313,6 +380,5 @@ class Pool(GraphOperator):
         return reduction(out, [sympy.Integer(k) for k in attrs["kernel"]], self.combiner, element)
 
 
-_POOL = (Attribute("kernel", "ints"), Attribute("strides", "ints"), Attribute("dilations", "ints"))
 MAX_POOL = register(Pool("max_pool", 1, 1, _POOL, takes=ORDERED, combiner="max"))
 SUM_POOL = register(Pool("sum_pool", 1, 1, _POOL, takes=NUMERIC, combiner="sum"))

@@ -12,7 +12,7 @@ from mirage.ir.annotations import Annotation
 from mirage.ir.arithmetic import ArrayModule
 from mirage.ir.dims import Dim, to_dim
 from mirage.ir.gradient import Backward, Cotangents
-from mirage.ir.graph_operator import GraphOperator, check_number, filled, steps_between
+from mirage.ir.graph_operator import GraphOperator, Moving, check_number, filled, steps_between
 from mirage.ir.loops.program import TensorExpr, compute, operands
 from mirage.ir.loops.scalars import Scalar, cast, constant, logical_and, select, size
 from mirage.ir.operator import Attribute, Attrs, register, same_dtype
@@ -21,7 +21,7 @@ from mirage.ir.requirements import AtMost, at_most, needs
 from mirage.ir.types import TensorType, is_one, shape_text
 
 
-class Slice(GraphOperator):
+class Slice(Moving):
     """Every `steps[k]`-th element from `starts[k]` to below `stops[k]` along dim `axes[k]`; other dims whole.
 
     Starts and stops are dims, counted from 0: they are not cut to the size, so 0 <= start <= stop <= size has to hold.
@@ -60,10 +60,9 @@ class Slice(GraphOperator):
             found.append(at_most(stop, x.shape[axis], f"the stop along axis {axis} is within the dim"))
         return needs(*found)
 
-    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
-        (x,) = arrays
+    def view(self, xp: ArrayModule, x: Any, attrs: Attrs) -> Any:
         windows = self._windows(x.ndim, attrs)
-        return x[tuple(slice(*windows[k]) if k in windows else slice(None) for k in range(x.ndim))].copy()
+        return x[tuple(slice(*windows[k]) if k in windows else slice(None) for k in range(x.ndim))]
 
     def gradient(self, b: Backward) -> Cotangents:
         (x,) = b.types()
@@ -141,7 +140,7 @@ def _cut(b: Backward, x: Any, starts: Sequence[Dim], shape: Sequence[Dim]) -> An
     return b.op("slice", x, axes=tuple(range(len(stops))), starts=tuple(starts), stops=stops) if stops else x
 
 
-class Pad(GraphOperator):
+class Pad(Moving):
     """`low[k]` elements `value` before and `high[k]` behind along each dim k."""
 
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
@@ -152,8 +151,7 @@ class Pad(GraphOperator):
         sides = zip(x.shape, attrs["low"], attrs["high"], strict=True)
         return TensorType(tuple(to_dim(d + low + high) for d, low, high in sides), x.dtype)
 
-    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
-        (x,) = arrays
+    def view(self, xp: ArrayModule, x: Any, attrs: Attrs) -> Any:
         shape = [low + n + high for low, n, high in zip(attrs["low"], x.shape, attrs["high"], strict=True)]
         found = filled(xp, shape, check_number("pad", attrs["value"], x.dtype.name))
         write_window(found, x, attrs["low"])

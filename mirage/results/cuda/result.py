@@ -72,7 +72,7 @@ class CudaSuperoptimized(Ranked):
 
         Raises NoCompilerError without Triton, UnsafeCacheError if another user could have written the cache.
         """
-        at = [p.sizes for p in self.decision.points] + [sizes for sizes, _ in small_trials(self.sizes).values()]
+        at = [p.sizes for p in self.decision.points] + [sizes for sizes, _ in small_trials(self.program, self.sizes).values()]
         runs = [(v, self.executable(v)) for v in self.decision.versions]
         compile_all([r for v, run in runs for s in at if v.serves(s) for r in run.requests(s)])
 
