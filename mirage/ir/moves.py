@@ -32,10 +32,10 @@ class Move:
     op: Annotated[str, short]
     attrs: tuple[tuple[str, Any], ...]
 
-    def check_stored(self, where: str) -> None:
+    def check_stored(self) -> None:
         """Raises FormatError where this is no operator that moves elements, or its attributes are not canonical."""
         if self.operator.check_attrs(dict(self.attrs)) != dict(self.attrs):
-            raise FormatError(f"{where}: {self} has other attributes than {self.op} takes; superoptimize the program again")
+            raise FormatError(f"{self} has other attributes than {self.op} takes; superoptimize the program again")
 
     @property
     def operator(self) -> Moving:
