@@ -144,17 +144,14 @@ class EmittedTriton:
 
     `source` is a Python module that imports triton and defines a `@triton.jit` function per kernel. `steps` run in order
     on one stream. `tensors` are the inputs of the muGraph first (`inputs` of them), then what steps write;
-    `places` gives the place of every input's argument among the arguments of a call. `packed` tensors come between these:
-    the caller fills them. All `limits`
-    must hold at the sizes of a call. `axes` are the sizes of all axes, those of partial results included. `library` computes
-    predefined operators.
+    `packed` tensors come between these: the caller fills them. All `limits` must hold at the sizes of a call. `axes` are the
+    sizes of all axes, those of partial results included. `library` computes predefined operators.
     """
 
     source: str
     steps: tuple[TritonKernel | PredefinedStep, ...]
     tensors: tuple[DeviceTensor, ...]
     inputs: int
-    places: tuple[int, ...]
     outputs: tuple[DeviceOutput, ...]
     limits: tuple[Limit, ...]
     axes: Mapping[str, Dim]

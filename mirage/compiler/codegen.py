@@ -167,9 +167,10 @@ def generate(
         lax = lax_program(function)
     except MirageError:
         lax = None
-    # tensors that are only moved, or joined element by element, gain nothing from tiles
+    # tensors that are only moved, or joined element by element, gain nothing from tiles; loops read parts of them where they are
+    moved = lax is not None and any(x.moved for x in lax.axes.inputs)
     operators = {n.op for n in lax.axes.nodes} - {"input"} if lax is not None else set()
-    if lax is not None and operators - {"concat"} and ("concat" not in operators or operators & REDUCTIONS):
+    if lax is not None and not moved and operators - {"concat"} and ("concat" not in operators or operators & REDUCTIONS):
         sizes = [{s: evaluate(d, h) for s, d in lax.dims.items()} for h in hints]
         most = {s: bounds[str(d)] for s, d in lax.dims.items() if str(d) in bounds}
         kernel = kernels.fused(lax.program, sizes, bounds=most)

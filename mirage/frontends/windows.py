@@ -1,7 +1,7 @@
 """Convolution and pooling as functions, for `mirage.superoptimize` and `mirage.compile`: `mirage.convolution(x, w, padding=1)`.
 
-Spatial dims are the last ones. Kernels, strides, paddings and dilations are one number for all of these, or one per dim; a padding
-is so many elements on both sides, or a pair of before and behind.
+Spatial dims are the last ones. Strides, paddings and dilations are one number for all of these, or one per dim; a padding is so
+many elements on both sides, or a pair of before and behind.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def convolution(
 def max_pool(
     x: Proxy, kernel: Sequence[int], strides: Sizes | None = None, padding: Padding = 0, dilations: Sizes = 1
 ) -> Proxy:
-    """The largest elements of windows of the last dims; by default, windows lie side by side. What is behind the edges is in none.
+    """The largest elements of windows of the last dims, which lie side by side by default. What is behind the edges is in none.
 
     Raises ShapeError, AttributeValueError, TraceError.
     """
@@ -89,8 +89,8 @@ def _each(op: str, what: str, given: Sizes, rank: int) -> tuple[int, ...]:
 def _padded(op: str, x: Proxy, padding: Padding, rank: int, value: float) -> Proxy:
     each = (padding,) * rank if isinstance(padding, int) else tuple(padding)
     pairs = [(n, n) if isinstance(n, int) else tuple(n) for n in each]
-    numbers = [n for p in pairs for n in p]
-    if len(pairs) != rank or len(numbers) != 2 * rank or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in numbers):
+    allowed = all(len(p) == 2 and all(type(n) is int and n >= 0 for n in p) for p in pairs)
+    if len(pairs) != rank or not allowed:
         fail(f"{op}: padding={padding!r} for {rank} spatial dims; give a number of at least 0, or one or a pair per dim")
     low, high = zip(*pairs, strict=True) if pairs else ((), ())
     found: Proxy = padded(x, low, high, value)

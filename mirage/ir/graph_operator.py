@@ -115,10 +115,8 @@ class Moving(GraphOperator):
     ) -> Any:
         bound = bind_attrs(attrs, ar.sizes)
 
-        def each(a: Any) -> Any:
-            runs = a.reshape(-1, *a.shape[ar.lead :])
-            found = ar.xp.stack([self.view(ar.xp, run, bound) for run in runs])
-            return found.reshape(*a.shape[: ar.lead], *found.shape[1:])
+        def each(a: Any, lead: int = ar.lead) -> Any:
+            return ar.xp.stack([each(run, lead - 1) for run in a]) if lead else self.view(ar.xp, a, bound)
 
         return ar.apply(each, args[0])
 

@@ -244,6 +244,11 @@ def sources(program: Program) -> dict[int, int]:
             found[i] = i
         elif get_operator(n.op).moves:
             (of,) = n.inputs
+            if n.op == "pad" and n.attr["value"] != 0:
+                raise AxisError(
+                    f"{n.where + ': ' if n.where else ''}pad with {n.attr['value']}: a kernel reads zeros around a tensor, and "
+                    "nothing else; pad it in a program of its own"
+                )
             if of not in found:
                 raise AxisError(
                     f"{n.where + ': ' if n.where else ''}{n.op} of what {program.nodes[of].op} computes: a kernel reads it of "

@@ -34,7 +34,10 @@ def _check_arguments(graph: MuGraph) -> None:
         shape = [sympy.expand(sympy.prod(graph.axes[a] for a in d)) for d in x.dims]
         first, whole = shapes.setdefault(x.argument, (x, shape))
         if first.moved:
-            raise GraphError(f"muGraph {graph.name}: input {first.name} moves the elements of an argument that no input reads before")
+            raise GraphError(
+                f"muGraph {graph.name}: input {first.name} moves elements of argument {x.argument}, which no input before it reads "
+                "as it is; declare that one first"
+            )
         if shape != list(moved_type(x.moved, TensorType(tuple(whole), graph.dtype)).shape):
             raise GraphError(
                 f"muGraph {graph.name}: inputs {first.name} and {x.name} read the argument {x.argument} as "

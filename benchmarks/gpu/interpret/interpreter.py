@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import InputError, MirageError
+from mirage.ir.axes import read_arguments
 from mirage.ir.dims import evaluate
+from mirage.ir.moves import moved
 from mirage.ir.types import DTYPES
 from mirage.kernels.cuda.arguments import contiguous, described, shapes
 from mirage.kernels.cuda.emitted import ArgumentKind, DeviceTensor, EmittedTriton, TritonKernel
@@ -73,7 +75,8 @@ class Interpreter:
                 raise InputError(
                     f"{mugraph.name}: axis {limit.axis} has size {size}; this schedule has room for {limit.most} elements"
                 )
-        arrays = [_input(arguments[p], t, sizes) for p, t in zip(emitted.places, emitted.tensors, strict=False)]
+        read = read_arguments(mugraph.name, mugraph.inputs, arguments, lambda moves, a: moved(moves, a, sizes))
+        arrays = [_input(a, t, sizes) for a, t in zip(read, emitted.tensors, strict=False)]
         arrays += [np.zeros(*_shape(t, sizes)) for t in emitted.tensors[emitted.inputs :]]
         for p in emitted.packed:
             copy_packed(emitted, p, sizes, arrays[p.input], arrays[p.tensor])

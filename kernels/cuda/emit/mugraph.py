@@ -14,7 +14,7 @@ import numpy as np
 import sympy
 
 from mirage.errors import DTypeError
-from mirage.ir.axes import AxisDims, argument_places
+from mirage.ir.axes import AxisDims
 from mirage.ir.dims import Dim, ceil_div
 from mirage.ir.types import DTYPES, between_dtype, compute_dtype
 from mirage.kernels.cpu.emit.layout import c_names
@@ -138,7 +138,6 @@ class Emitter:
             tuple(self.steps),
             tuple(self._device_tensor(t) for t in self.tensors),
             len(given),
-            argument_places(mugraph.inputs),
             outputs,
             tuple(dict.fromkeys(limits)),
             self.sizes,

@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 from mirage.errors import InputError, ScheduleError
 from mirage.ir.axes import read_arguments
 from mirage.ir.dims import evaluate
+from mirage.ir.moves import Moves, moved
 from mirage.kernels.cuda.arguments import contiguous, described, shapes
 from mirage.kernels.cuda.compile.functions import Request, compile_triton, request, typical_requests
 from mirage.kernels.cuda.compile.kernels import CompiledKernel, checked, compile_all
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emitted import DIVISIBILITY, EmittedTriton, PredefinedStep
-from mirage.kernels.cuda.launch.arrays import DeviceArray, device_of, empty, on_stream, read
+from mirage.kernels.cuda.launch.arrays import DeviceArray, device_of, empty, on_stream, read, view
 from mirage.kernels.cuda.launch.bound import BoundCall
 from mirage.kernels.cuda.launch.loaded import LoadedKernels, cupy_at_hand
 from mirage.kernels.cuda.launch.packing import DeviceCopies
@@ -145,10 +146,11 @@ class CudaExecutable:
         emitted, name = self.emitted, self.mugraph.name
         at = tuple(sizes.items())
         bound = self._shapes.get(at) or self._kept(self._shapes, at, self._bind_shapes(sizes))
-        given = read_arguments(
-            name, self.mugraph.inputs, inputs,
-            lambda moves, a: moved(moves, view(cupy, read(cupy, a, name)), sizes, cupy),
-        )
+
+        def moved_on(moves: Moves, array: Any) -> Any:
+            return moved(moves, view(cupy, read(cupy, array, name)), sizes, cupy)
+
+        given = read_arguments(name, self.mugraph.inputs, inputs, moved_on)
         arrays: list[DeviceArray] = []
         together = zip(self.mugraph.inputs, given, emitted.tensors, bound.inputs, strict=False)
         for x, a, t, want in together:

@@ -10,7 +10,8 @@ subprogram has one result and repeats no work. Two rules bound it:
   products goes to the one that makes it.
 
 Operators without an axis rule, concats, which a kernel of the search only makes inside of products, single reductions, and
-groups without reduction or product stay for fusion.
+groups without reduction or product stay for fusion; convolutions stay for the processor's own kernels, where these run. A
+convolution ends the growth at the tensor whose windows it reads.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def partition_function(
         parameters = {p.name for p in function.parameters}
         groups = [
             Group(tuple(sorted(g.members)), tuple(sorted(g.copied)), f"{function.name}_lax", ORIGIN)
-            for g in _Partitioner(block, outliner.live, weights, parameters).groups()
+            for g in _Partitioner(block, outliner.live, weights, parameters, context.kernels.on_host).groups()
         ]
         kept = [g for g in groups if _searchable(outliner, g, context)]
         blocks[number] = outliner.outline(kept, builder)
@@ -93,8 +94,12 @@ class _Grown:
 
 
 class _Partitioner:
-    def __init__(self, block: Block, live: Set[Var], weights: Set[str], parameters: Set[str]) -> None:
+    def __init__(
+        self, block: Block, live: Set[Var], weights: Set[str], parameters: Set[str], on_host: bool = True
+    ) -> None:
         self.bindings = block.bindings
+        #: operators with an axis rule that others compute
+        self.left = {"concat", "sum_pool", *(["convolution"] if on_host else [])}
         self.live = live
         self.weights = weights
         self.parameters = parameters
@@ -115,7 +120,7 @@ class _Partitioner:
                 continue
             g = self._grow(root)
             self.taken |= g.members
-            if any(self._op(i) in PRODUCTS for i in g.members) or (
+            if any(self._multiplies(i) for i in g.members) or (
                 g.operators > 1 and any(self._reduces(i) for i in g.members)
             ):
                 found.append(g)
@@ -130,7 +135,8 @@ class _Partitioner:
             return False
         types = [a.annotation for a in b.value.args] + [b.var.annotation]
         floats = all(isinstance(t, TensorType) and t.dtype in (*DTYPES, "scalar") for t in types)
-        return floats and get_operator(b.value.op).lax and b.value.op != "concat"
+        operator = get_operator(b.value.op)
+        return floats and operator.lax and not operator.moves and b.value.op not in self.left
 
     def _computes(self, i: int) -> bool:
         return self._lax(i) and not is_movement(self.bindings[i]) and not is_scalar(self.bindings[i].var.annotation)
@@ -142,8 +148,10 @@ class _Partitioner:
 
     def _product(self, i: int) -> int:
         """0: no product, 1: a product of activations, 2: one with weights."""
-        if self._op(i) not in PRODUCTS:
+        if not self._multiplies(i):
             return 0
+        if self._op(i) == "convolution":
+            return 2
         return 2 if any(self._weight(v) for v in variables(self.bindings[i].value)) else 1
 
     def _weight(self, v: Var) -> bool:
@@ -156,8 +164,11 @@ class _Partitioner:
         literal = isinstance(t, TensorType) and t.rank == 2 and all(d.is_Integer for d in t.shape)
         return v.name in self.weights or literal
 
+    def _multiplies(self, i: int) -> bool:
+        return self._op(i) in PRODUCTS or self._op(i) == "convolution"
+
     def _reduces(self, i: int) -> bool:
-        return self._op(i) in PRODUCTS or "sum" in self._expanded(i)
+        return self._multiplies(i) or "sum" in self._expanded(i)
 
     def _expanded(self, i: int) -> tuple[str, ...]:
         value = self.bindings[i].value
@@ -172,7 +183,8 @@ class _Partitioner:
         g = _Grown(root, {root}, operators=self._size(root), through={root: self._product(root)})
         queue = [-i for i in self._producers(root)]
         heapq.heapify(queue)
-        seen: set[int] = set()
+        # what windows are read of is computed before
+        seen = set(self._windows(root))
         while queue:
             i = -heapq.heappop(queue)
             if i in seen:
@@ -180,6 +192,7 @@ class _Partitioner:
             seen.add(i)
             if not self._joins(g, i):
                 continue
+            seen.update(self._windows(i))
             for j in self._producers(i):
                 heapq.heappush(queue, -j)
         self._extend(g)
@@ -193,6 +206,13 @@ class _Partitioner:
                 return
             g.members.add(user)
             g.root = user
+
+    def _windows(self, i: int) -> list[int]:
+        """What computes the tensor whose windows an operator reads."""
+        value = self.bindings[i].value
+        if not isinstance(value, OpCall) or value.op != "convolution":
+            return []
+        return [self.position[v] for v in value.args[:1] if isinstance(v, Var) and v in self.position]
 
     def _producers(self, i: int) -> list[int]:
         return [self.position[v] for v in variables(self.bindings[i].value) if v in self.position]

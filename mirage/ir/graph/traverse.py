@@ -10,7 +10,17 @@ from typing import Any
 
 import sympy
 
-from mirage.ir.annotations import Annotation, CallableType, DataType, ReferenceType, TupleType, dims_of, map_attrs, map_dims, noted
+from mirage.ir.annotations import (
+    Annotation,
+    CallableType,
+    DataType,
+    ReferenceType,
+    TupleType,
+    dims_of,
+    map_attrs,
+    map_dims,
+    noted,
+)
 from mirage.ir.dims import Dim, symbol, symbols_of
 from mirage.ir.graph.nodes import (
     Atom,
@@ -31,7 +41,6 @@ from mirage.ir.graph.nodes import (
     ShapeValue,
     Var,
 )
-from mirage.ir.program import AttrItems
 from mirage.ir.types import TensorType
 
 

@@ -101,7 +101,7 @@ def matmul(dtype: str = "float16", tile: int = 64, num_warps: int = 4, source: s
     kernel = TritonKernel("matmul", arguments, constexprs, grid, num_warps, 3, (0, 1), (2,))
     tensors = (tensor("x", "mk", dtype), tensor("y", "kn", dtype), tensor("z", "mn", dtype))
     outputs = (DeviceOutput(2, (("m",), ("n",)), (M, N)),)
-    return EmittedTriton(source, (kernel,), tensors, 2, (0, 1), outputs, (), {"m": M, "n": N, "k": K})
+    return EmittedTriton(source, (kernel,), tensors, 2, outputs, (), {"m": M, "n": N, "k": K})
 
 
 def scale(dtype: str = "float32", block: int = 256) -> EmittedTriton:
@@ -118,7 +118,7 @@ def scale(dtype: str = "float32", block: int = 256) -> EmittedTriton:
     kernel = TritonKernel("scale", arguments, {"BLOCK": block}, grid, 4, 1, (0, 1), (2,))
     tensors = (tensor("x", "mn", dtype, unit=-1), tensor("w", "n", dtype), tensor("y", "mn", dtype))
     outputs = (DeviceOutput(2, (("m",), ("n",)), (M, N)),)
-    return EmittedTriton(SCALE, (kernel,), tensors, 2, (0, 1), outputs, (), {"m": M, "n": N})
+    return EmittedTriton(SCALE, (kernel,), tensors, 2, outputs, (), {"m": M, "n": N})
 
 
 def total(dtype: str = "float32") -> EmittedTriton:
@@ -140,4 +140,4 @@ def total(dtype: str = "float32") -> EmittedTriton:
     parts = DeviceTensor("parts", (to_dim(PARTS),), (("n.grid",),), "float32", 0)
     tensors = (tensor("x", "n", dtype), parts, DeviceTensor("y", (), (), dtype, -1))
     axes = {"n": N, "n.grid": to_dim(PARTS)}
-    return EmittedTriton(TOTAL, (first, second), tensors, 1, (0,), (DeviceOutput(2, (), ()),), (), axes)
+    return EmittedTriton(TOTAL, (first, second), tensors, 1, (DeviceOutput(2, (), ()),), (), axes)
