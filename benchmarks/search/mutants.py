@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from random import Random
 from typing import Annotated, Literal
 
@@ -32,9 +33,10 @@ from benchmarks.tables import Table, emit
 from mirage.cli_shared import AsJson
 from mirage.errors import GraphError
 from mirage.ir.arithmetic import FloatArithmetic
-from mirage.ir.axes import argument_places, read_arguments
+from mirage.ir.axes import read_arguments
 from mirage.ir.dims import evaluate
 from mirage.ir.interpret import run_reference
+from mirage.ir.moves import moved_in
 from mirage.ir.program import Program
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.interpret import run_mugraph
@@ -132,8 +134,9 @@ def difference_in_floats(program: Program, graph: MuGraph) -> str:
         schedule = draw_schedule(graph, axes, rng)[0]
         with np.errstate(all="ignore"):
             # several inputs of a graph may read one argument
-            exact = read_arguments(program.name, argument_places(graph.inputs), [x.astype(np.float64) for x in inputs])
-            found = run_mugraph(graph, schedule, exact, FloatArithmetic(sizes))
+            ar = FloatArithmetic(sizes)
+            exact = read_arguments(program.name, graph.inputs, [x.astype(np.float64) for x in inputs], partial(moved_in, ar))
+            found = run_mugraph(graph, schedule, exact, ar)
         for k, (w, f) in enumerate(zip(wanted, found, strict=True)):
             # where the program itself has no value, nothing is compared
             w, f = w[defined := np.isfinite(w)], f[defined]

@@ -218,7 +218,7 @@ class _Finish:
     def result(self) -> AxisProgram:
         inputs: list[AxisInput] = []
         read = iter(self.lowered.read)
-        nodes, arguments = self.program.nodes, sources(self.program)
+        given, arguments = self.program.nodes, sources(self.program)
         new: list[int] = []
         for raw in self.lowered.low.raw:
             dims = tuple(self.named(d) for d in raw.dims)
@@ -227,11 +227,11 @@ class _Finish:
             below: set[str] = set().union(*(self.nodes[i].axes for i in operands)) if operands else set()
             if raw.op == "input":
                 at = next(read)
-                argument = nodes[arguments[at]].attr["name"]
+                argument = given[arguments[at]].attr["name"]
                 moved: list[Move] = []
                 while at not in self.program.inputs:
-                    moved.insert(0, Move(nodes[at].op, nodes[at].attrs))
-                    (at,) = nodes[at].inputs
+                    moved.insert(0, Move(given[at].op, given[at].attrs))
+                    (at,) = given[at].inputs
                 inputs.append(AxisInput(self.input_name(argument, inputs), dims, argument, tuple(moved)))
                 new.append(self.add("input", (), {a for d in dims for a in d}, attrs=(("name", inputs[-1].name),)))
             elif raw.op in ("sum", "matmul"):

@@ -35,7 +35,7 @@ def _check_arguments(graph: MuGraph) -> None:
         first, whole = shapes.setdefault(x.argument, (x, shape))
         if first.moved:
             raise GraphError(
-                f"muGraph {graph.name}: input {first.name} moves elements of argument {x.argument}, which no input before it reads "
+                f"muGraph {graph.name}: input {first.name} moves elements of argument {x.argument}, which no input before it has "
                 "as it is; declare that one first"
             )
         if shape != list(moved_type(x.moved, TensorType(tuple(whole), graph.dtype)).shape):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import sympy
 from hypothesis import strategies as st
+from numpy.lib.stride_tricks import sliding_window_view
 
 from mirage.errors import AttributeValueError, DTypeError, ShapeError
 from mirage.ir.dims import to_dim
@@ -113,6 +114,28 @@ CASES = [
         "layer_norm",
         [("b", "n"), ("n",), ("n",)],
         lambda x, g, c: _norm(x - x.mean(-1, keepdims=True), g, _EPS) + c,
+    ),
+    Case(
+        "windows",
+        [("b", "n + 3")],
+        lambda x: np.stack([x[:, :-3:2], x[:, 3::2]], 1),
+        {"kernel": 2, "strides": 2, "dilations": 3},
+    ),
+    Case("pad", [("b", "n")], lambda x: np.pad(x, ((0, 2), (1, 0))), {"low": (0, 1), "high": (2, 0)}),
+    Case("slice", [("b", "n")], lambda x: x[:, ::2], {"axes": 1, "starts": 0, "stops": "n", "steps": 2}),
+    Case(
+        "sum_pool",
+        [("b", "n + 1")],
+        lambda x: x[:, :-1] + x[:, 1:],
+        {"kernel": 2, "strides": 1, "dilations": 1},
+    ),
+    Case(
+        "convolution",
+        [("b", 2, "n + 1"), (4, 1, 2)],
+        lambda x, w: np.concatenate(
+            [np.einsum("bnk,ok->bon", sliding_window_view(x[:, g], 2, axis=1), w[2 * g : 2 * g + 2, 0]) for g in (0, 1)], 1
+        ),
+        {"strides": 1, "dilations": 1, "groups": 2},
     ),
 ]
 

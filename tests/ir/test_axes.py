@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 import mirage as mi
 from mirage.errors import AxisError
 from mirage.ir.arithmetic import FloatArithmetic
-from mirage.ir.axes import AxisProgram, argument_places, read_arguments, to_axes
+from mirage.ir.axes import AxisProgram, read_arguments, to_axes
 from mirage.ir.interpret import run_reference
+from mirage.ir.moves import moved
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
 from mirage.mugraph.interpret import run_mugraph
@@ -184,7 +185,7 @@ def test_lowering_keeps_the_meaning(seed: int) -> None:
     inputs = [rng.standard_normal(t.bind(bound)) / 8 for t in program.input_types]
     with np.errstate(all="ignore"):
         want = run_reference(program, inputs, bound, "float64")
-        read = read_arguments("random", argument_places(axes.inputs), inputs)
+        read = read_arguments("random", axes.inputs, inputs, lambda moves, x: moved(moves, x, bound))
         got = run_mugraph(graph, Schedule(()), read, FloatArithmetic(bound))
     for x, y in zip(got, want, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9)

@@ -70,6 +70,7 @@ def test_values_of_every_arithmetic() -> None:
         ar = FieldArithmetic(sizes, primes, np.arange(1, 5), 0, residues=residues)
         value = draw((2, 7), 4, primes, rng, np)
         found = moved_in(ar, moves, value)
+        assert found.q is not None and value.q is not None
         for test in range(4):
             assert (found.p[test] == moved(moves, value.p[test], sizes)).all()
             assert (found.q[test] == moved(moves, value.q[test], sizes)).all()

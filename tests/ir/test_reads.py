@@ -15,6 +15,7 @@ import mirage as mi
 from mirage.errors import AxisError, InputError, VerificationError
 from mirage.ir.axes import AxisInput, AxisProgram, argument_places, read_arguments, to_axes
 from mirage.ir.expand import expand
+from mirage.ir.moves import Move, Moves
 from mirage.ir.reads import MAX_READS, lower
 from mirage.ir.unify import resolve
 from mirage.mugraph.reference import reference_graph
@@ -190,7 +191,7 @@ def test_no_further_input_could_be_spared(seed: int) -> None:
     given_inputs = [raw for raw in low.raw if raw.op == "input"]
     for k, x in enumerate(given_inputs):
         for j, y in enumerate(given_inputs[:k]):
-            if result.arguments[k] != result.arguments[j]:
+            if result.read[k] != result.read[j]:
                 continue
             mark = low.mark()
             try:
@@ -206,6 +207,12 @@ def test_no_further_input_could_be_spared(seed: int) -> None:
 def test_arguments_are_read_in_order_of_their_first_input() -> None:
     read = [AxisInput("x", ()), AxisInput("y", ()), AxisInput("x_2", (), "x")]
     assert argument_places(read) == (0, 1, 0)
-    assert read_arguments("f", argument_places(read), [10, 20]) == [10, 20, 10]
+
+    def moved(moves: Moves, value: int) -> int:
+        return value + len(moves)
+
+    assert read_arguments("f", read, [10, 20], moved) == [10, 20, 10]
+    read.append(AxisInput("x_3", (), "x", (Move("windows", ()),)))
+    assert read_arguments("f", read, [10, 20], moved) == [10, 20, 10, 11]
     with pytest.raises(InputError, match="f: takes 2 arrays, got 3"):
-        read_arguments("f", argument_places(read), [10, 20, 30])
+        read_arguments("f", read, [10, 20, 30], moved)

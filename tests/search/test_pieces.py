@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from mirage.ir.arithmetic import FloatArithmetic
-from mirage.ir.axes import AxisProgram, argument_places, read_arguments, to_axes
+from mirage.ir.axes import AxisProgram, read_arguments, to_axes
 from mirage.ir.dims import evaluate
 from mirage.ir.interpret import run_reference
+from mirage.ir.moves import moved
 from mirage.ir.program import Program
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.interpret import run_mugraph
@@ -49,7 +50,7 @@ def check(p: Program, ap: AxisProgram, graph: MuGraph, sizes: dict[str, int], rn
     assert prove(ap, graph) == "proved", f"{p}\n{graph}"
     normal = np.random.default_rng(rng.randrange(2**32))
     inputs = [normal.standard_normal(t.bind(sizes)) for t in p.input_types]
-    read = read_arguments(graph.name, argument_places(graph.inputs), inputs)
+    read = read_arguments(graph.name, graph.inputs, inputs, lambda moves, x: moved(moves, x, sizes))
     schedule, _ = draw_schedule(graph, {a: evaluate(d, sizes) for a, d in ap.axes.items()}, rng)
     got = run_mugraph(graph, schedule, read, FloatArithmetic(sizes))
     for a, b in zip(got, run_reference(p, inputs, sizes, "float64"), strict=True):

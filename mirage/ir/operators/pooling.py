@@ -112,6 +112,8 @@ class SumPool(Pool):
     def evaluate(
         self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
     ) -> Any:
+        if ar.is_float:
+            return self.compute(ar.xp, args, attrs)
         return evaluate_expansion(self, ar, args, attrs, shapes)
 
 

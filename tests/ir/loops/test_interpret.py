@@ -70,7 +70,7 @@ def test_integers_as_in_numpy() -> None:
     np.testing.assert_array_equal(test, (x > y) | (y != 3))
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [c for c in CASES if c.op != "convolution"], ids=str)
 def test_operators_of_programs(case: Case) -> None:
     op = get_operator(case.op)
     types = [tensor(*d) for d in case.dims]

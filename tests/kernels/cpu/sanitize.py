@@ -25,9 +25,10 @@ import numpy as np
 import pytest
 
 from mirage.folders import private_folder
-from mirage.ir.axes import AxisDims, argument_places, read_arguments
+from mirage.ir.axes import AxisDims, read_arguments
 from mirage.ir.dims import evaluate
 from mirage.ir.interpret import run_reference
+from mirage.ir.moves import moved
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.compile import shipped, toolchain
@@ -483,7 +484,7 @@ class Case:
         stored = dict(enumerate(x.dims for x in graph.inputs))
         stored |= {t: o.dims for t, o in zip(emitted.outputs, graph.outputs, strict=True) if t >= emitted.inputs}
         self.tensors: list[Tensor] = []
-        read = read_arguments(graph.name, argument_places(graph.inputs), self.inputs)
+        read = read_arguments(graph.name, graph.inputs, self.inputs, lambda moves, x: moved(moves, x, sizes))
         packings = {p.tensor: p for p in emitted.packed}
         for t, (axes, dtype) in enumerate(zip(emitted.tensors, emitted.dtypes, strict=True)):
             if t in packings:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,11 @@ class StrictCupy(FakeCupy):
         self.ndarray = Array
         self.pool: _Pool | None = None
         self.cuda.MemoryPool = lambda: _Pool(self)
+
+        def as_strided(x: Any, shape: Any, strides: Any) -> Any:
+            return self.call(np.lib.stride_tricks.as_strided, x, shape, strides)
+
+        self.lib = SimpleNamespace(stride_tricks=SimpleNamespace(as_strided=as_strided))
 
     @contextmanager
     def _using(self, allocator: Any) -> Iterator[None]:

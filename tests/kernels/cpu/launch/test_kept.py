@@ -108,7 +108,7 @@ def test_what_is_kept_goes_with_any_of_its_constants(graph: MuGraph) -> None:
     exe([x, a, b], SIZES)
     kept = exe._kept
     assert kept is not None
-    key, given, views = exe._constants(exe._shape(SIZES), [x, a, b], [x, a, b])
+    key, given, views = exe._constants(exe._shape(SIZES), SIZES, [x, a, b], [x, a, b])
     assert kept.find(key, given) is not None
     del b, given, views
     gc.collect()

@@ -1,0 +1,58 @@
+"""Convolutions for CUDA: as superoptimized programs and within whole ones, by Triton's interpreter against float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage as mi
+from mirage.ir.interpret import run_reference
+from tests.api.cuda_programs import TARGET, executable, interpreter
+from tests.api.small import BUDGET
+from tests.kernels.cuda.strict_lab import StrictLab, strict
+
+__all__ = ["executable", "interpreter", "strict"]
+
+pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")
+T = mi.tensor
+
+
+@mi.program(x=T("b", 4, "h", 7), k=T(8, 4, 3, 3), bias=T(8, 1, 1), sizes={"b": 1, "h": 6})
+def padded(x: Any, k: Any, bias: Any) -> Any:
+    return mi.relu(mi.convolution(x, k, padding=1) + bias)
+
+
+@mi.program(x=T("b", 4, 9, 9), k=T(8, 4, 3, 3), sizes={"b": 1})
+def apart(x: Any, k: Any) -> Any:
+    return mi.convolution(x, k, strides=2) * 2
+
+
+@pytest.mark.parametrize("program", [padded, apart], ids=lambda p: p.name)
+def test_found_kernels_read_windows(strict: StrictLab, program: Any) -> None:
+    traced = program.trace()
+    fast = mi.superoptimize(program, target=TARGET, budget=BUDGET, cache=False)
+    assert fast.certificate.proof == "proved" and fast.best.candidate is not None
+    rng = np.random.default_rng(0)
+    for sizes in ({"b": 1, "h": 6}, {"b": 3, "h": 5}):
+        sizes = {s: sizes[s] for s in traced.symbols()}
+        arrays = [rng.standard_normal(t.bind(sizes)).astype(np.float32) for t in traced.input_types]
+        (wanted,) = run_reference(traced, arrays, sizes, "float64")
+        found = strict.cupy.asnumpy(fast(*map(strict.cupy.asarray, arrays)))
+        np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3 * float(np.abs(wanted).max()))
+
+
+def test_programs_have_them_in_kernels_with_what_follows(strict: StrictLab) -> None:
+    def network(x: Any, k: Any, more: Any, bias: Any) -> Any:
+        y = mi.relu(mi.convolution(x, k, padding=1, strides=2) + bias)
+        return mi.relu(mi.convolution(y, more, padding=1) + y)
+
+    specs = {"x": T("b", 4, 8, 8), "k": T(8, 4, 3, 3), "more": T(8, 8, 3, 3), "bias": T(8, 1, 1)}
+    run = mi.compile(network, specs, target=TARGET, budget=BUDGET, cache=False, constants=["k", "more", "bias"], sizes={"b": 1})
+    assert run.explain().count("3 operators, 1 kernel") == 2
+    rng = np.random.default_rng(0)
+    x, k, more, bias = (rng.standard_normal(s).astype(np.float32) for s in ((2, 4, 8, 8), (8, 4, 3, 3), (8, 8, 3, 3), (8, 1, 1)))
+    wanted = mi.compile(network, specs, without=("superoptimize",))(x, k, more, bias)
+    found = strict.cupy.asnumpy(run(*map(strict.cupy.asarray, (x, k, more, bias))))
+    np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3 * float(np.abs(wanted).max()))
