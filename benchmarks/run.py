@@ -308,6 +308,14 @@ def _masks(run: _Run) -> None:
     run.page.write({"masks": section(rows)}, {"masks": as_rows(rows)})
 
 
+def _convolutions(run: _Run) -> None:
+    # needs torch, which other parts do without
+    from benchmarks.flow.convolutions import CASES, ConvolutionRow, measure, section
+
+    order = list(CASES)
+    _row_by_row(run, "convolutions", ConvolutionRow, measure(run.names, _say), lambda r: (order.index(r.layer), r.batch), section)
+
+
 def _products(run: _Run) -> None:
     # needs torch, which other parts do without
     from benchmarks.flow.products import measure, product_table
@@ -343,6 +351,7 @@ PARTS: Mapping[str, Callable[[_Run], None]] = {
     "bfloat16": _bfloat16,
     "generation": _generation,
     "masks": _masks,
+    "convolutions": _convolutions,
     "imports": _imports,
     "hits": _hits,
     "search": _search,

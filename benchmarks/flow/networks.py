@@ -160,7 +160,7 @@ def _measured(network: Network, seconds: float, say: Callable[[str], None]) -> I
         model, exact = made(network), made(network).double()
         path = written(network, model, Path(folder))
         start = time.perf_counter()
-        mine: Any = mi.compile(path, sizes={name: BATCHES[0] for name in _dims(path)}, without=("superoptimize",))
+        mine: Any = mi.compile(path, sizes={name: BATCHES[0] for name in dims_of(path)}, without=("superoptimize",))
         compiled = time.perf_counter() - start
         say(f"{network.label}: compiled in {compiled:.1f} s")
         if mine.programs[0].imported.fallback:
@@ -170,12 +170,12 @@ def _measured(network: Network, seconds: float, say: Callable[[str], None]) -> I
             own = mirage.torch.compile(model, background=False, without=("superoptimize",))
             for batch in BATCHES:
                 x = rng.standard_normal((batch, *network.shape), np.float32)
-                fixed = _fixed(model, torch.from_numpy(x))
-                versions = {FROM_TORCH: lambda given: own(*given), "torch.compile": fixed, **peers}
+                static = fixed(model, torch.from_numpy(x))
+                versions = {FROM_TORCH: lambda given: own(*given), "torch.compile": static, **peers}
                 yield _raced(network, x, mine, versions, (model, exact), compiled, seconds, say)
 
 
-def _fixed(model: nn.Module, x: Tensor) -> Model:
+def fixed(model: nn.Module, x: Tensor) -> Model:
     """The network compiled by PyTorch for these sizes alone, its weights constants."""
     torch.compiler.reset()
     compiled = torch.compile(model, dynamic=False)
@@ -184,7 +184,7 @@ def _fixed(model: nn.Module, x: Tensor) -> Model:
     return lambda given: compiled(*given)
 
 
-def _dims(path: Path) -> list[str]:
+def dims_of(path: Path) -> list[str]:
     """The names of the dims of a model's inputs."""
     inputs = onnx.load(path).graph.input
     return [d.dim_param for i in inputs for d in i.type.tensor_type.shape.dim if d.dim_param]
@@ -219,14 +219,14 @@ def network_table(rows: Sequence[NetworkRow]) -> Table:
         from_torch = "" if r.from_torch is None else f"{r.from_torch:.2f}"
         own = [f"{r.ours:.2f}", from_torch, f"{r.ratio:.2f}", f"{r.compile_s:.1f}"]
         lines.append([r.label, str(r.batch), *times, *own])
-    means = [_mean([r.peers[n] / r.ours for r in rows if n in r.peers]) for n in names]
-    from_torch = _mean([r.from_torch / r.ours for r in rows if r.from_torch is not None])
-    lines.append(["mean of times over ours", "", *means, "1.00", from_torch, _mean([r.ratio for r in rows]), ""])
+    means = [geometric_mean([r.peers[n] / r.ours for r in rows if n in r.peers]) for n in names]
+    from_torch = geometric_mean([r.from_torch / r.ours for r in rows if r.from_torch is not None])
+    lines.append(["mean of times over ours", "", *means, "1.00", from_torch, geometric_mean([r.ratio for r in rows]), ""])
     columns = [*(f"{n}, ms" for n in names), "ours, ms", "ours from PyTorch, ms", "ratio", "compile, s"]
     return Table(["network", "batch", *columns], lines)
 
 
-def _mean(ratios: Sequence[float]) -> str:
+def geometric_mean(ratios: Sequence[float]) -> str:
     return f"{exp(sum(map(log, ratios)) / len(ratios)):.2f}" if ratios else ""
 
 

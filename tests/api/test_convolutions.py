@@ -202,3 +202,39 @@ def test_max_pools_are_for_compiled_programs() -> None:
     found = mi.compile(pooled, without=("superoptimize",))(x)
     around = np.pad(x, ((0, 0), (0, 0), (0, 0), (1, 1)), constant_values=-np.inf)
     assert (found == around.reshape(2, 4, 4, 2, 4, 2).max((3, 5))).all()
+
+
+def graphs_of(fn: Callable[..., Any], constants: tuple[str, ...], **specs: Any) -> list[Any]:
+    """The graphs of a complete search, each proved equal."""
+    program = mi.trace(fn, **specs)
+    found = generate(to_axes(program), {"b": 1, "h": 14}, SearchOptions(constants=constants, steps=20_000)).graphs
+    verifier = Verifier(program)
+    assert all(verifier.admit(g).proof == "proved" for g in found)
+    return found
+
+
+def inputs_of(graph: Any, node: Any) -> set[str]:
+    return {graph.inputs[n.attr["index"]].argument for r in node.operands if (n := graph.kernel.nodes[r.node]).op == "input"}
+
+
+def test_a_scale_of_the_outputs_is_folded_into_the_weights() -> None:
+    """Among the graphs is one with a kernel of constants alone, which runs once (Relay, section 4.4: folding of scaling axes)."""
+    found = graphs_of(
+        lambda x, k, scale: mi.relu(mi.convolution(x, k, padding=1) * scale), ("k", "scale"),
+        x=T("b", 4, "h", 14), k=T(8, 4, 3, 3), scale=T(8, 1, 1),
+    )  # fmt: skip
+    folded = [g for g in found if any(inputs_of(g, n) == {"k", "scale"} for n in g.kernels)]
+    assert folded and all(any(inputs_of(g, n) == {"x"} for n in g.kernels) for g in folded)
+
+
+def test_convolutions_of_one_tensor_are_joined() -> None:
+    """Among the graphs is one kernel that loads the windows once for both products (Relay: parallel convolutions)."""
+    found = graphs_of(
+        lambda x, k, gate: mi.convolution(x, k, padding=1) * mi.sigmoid(mi.convolution(x, gate, padding=1)), (),
+        x=T("b", 4, "h", 14), k=T(8, 4, 3, 3), gate=T(8, 4, 3, 3),
+    )  # fmt: skip
+    joined = [g for g in found if len(g.kernels) == 1 and inputs_of(g, g.kernels[0]) == {"x", "k", "gate"}]
+    assert joined
+    for g in joined:
+        block = g.kernels[0].graph
+        assert sum(n.op == "input" for n in block.nodes) == 3 and sum(n.op == "matmul" for n in block.nodes) == 2
