@@ -15,6 +15,7 @@ from mirage.ir.dims import Dim
 from mirage.ir.loops.nests import Nest
 from mirage.ir.loops.program import LoopProgram, TensorExpr
 from mirage.ir.loops.scalars import value_dtype
+from mirage.ir.loops.split import interleaves
 from mirage.kernels.cpu.emit.writer import Writer, without_unused
 from mirage.kernels.cpu.loops.access import along_output, last_long, strides_through
 from mirage.kernels.cpu.loops.expressions import Expressions
@@ -51,7 +52,10 @@ class NestEmitter:
         #: whether the dim after the group dims is split into cells as well
         self.split = self._splits()
         shape = next(iter(self.stages.values())).shape
-        if self.split:
+        if self.split and len(self.stages) == 1 and interleaves(shape):
+            self.split, self.group = False, len(shape) - 2
+            self.group = self._whole_rows(shape)
+        elif self.split:
             self.group = last_long(shape)
             self.split = (whole := self._whole_rows(shape)) == self.group
             self.group = whole

@@ -9,9 +9,10 @@ import sympy
 
 from mirage.ir.loops.interpret import identity
 from mirage.ir.loops.program import TensorExpr
-from mirage.ir.loops.scalars import COMPARISONS, Binary, Loop, Read, Scalar, Select, constant, logical_and
-from mirage.ir.loops.simplify import Affine, is_index, nonnegative, resolve
-from mirage.ir.loops.traverse import loops_of, reads_of, walk
+from mirage.ir.loops.scalars import COMPARISONS, Binary, Loop, Read, Scalar, Select, constant, logical_and, size
+from mirage.ir.loops.simplify import Affine, is_index, nonnegative, resolve, simplify
+from mirage.ir.loops.split import interleaves
+from mirage.ir.loops.traverse import loops_of, reads_of, substitute, walk
 from mirage.kernels.cpu.emit.writer import Writer
 from mirage.kernels.cpu.loops.access import along_output
 from mirage.kernels.cpu.loops.expressions import Env, Expressions, constant_text
@@ -119,7 +120,32 @@ class StageEmitter:
             self._loops(self.tile, self._element)
             return
         *outer, loop = self.tile
+        if outer and interleaves([self.stage.extents[n] for n in self.tile]):
+            *outer, around = outer
+            self._loops(outer, lambda: self._written_out(around, loop))
+            return
         self._loops(outer, lambda: self._row(loop))
+
+    def _written_out(self, loop: str, short: str) -> None:
+        """The elements of a short loop one after the other within a longer one: compilers make interleaved vectors of them."""
+
+        def piece(body: Scalar, first: str, last: str) -> None:
+            i = self.x.loops[loop]
+            if isinstance(body, Select) and not {loop, short} & loops_of(body.condition):
+                condition = self.x.scalar(body.condition, self.w, {})
+                for head, chosen in ((f"if ({condition})", body.then), ("else", body.orelse)):
+                    with self.w.block(head):
+                        piece(chosen, first, last)
+                return
+            with self.w.block(f"for (long {i} = {first}; {i} < {last}; {i}++)"):
+                for k in range(int(self.stage.extents[short])):
+                    at = {short: size(k)}
+                    value = simplify(substitute(body, at), self.stage.extents)
+                    env: Env = {}
+                    text = self.x.scalar(value, self.w, env)
+                    self.x.store(self.target, tuple(substitute(n, at) for n in self.index), text, self.w, env, None)
+
+        self._pieces(self.stage.body, loop, *self._range(loop), piece)
 
     def _element(self) -> None:
         env: Env = {}

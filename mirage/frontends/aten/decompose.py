@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
 from torch.export import default_decompositions
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 #: what the graph IR has, or makes better of, as one: torch would split it
 WHOLE = (
@@ -74,7 +75,24 @@ def _decompositions(registered: frozenset[str]) -> dict[Any, Callable[..., Any]]
         if isinstance(op, torch._ops.OpOverload) and op._schema.name.partition("::")[2] in WHOLE:
             del table[op]
     split = get_decompositions([attrgetter(name)(torch.ops.aten) for name in SPLIT])
-    return {**table, **split, torch.ops.aten.unique_consecutive.default: _unique_consecutive}
+    own = {torch.ops.aten.unique_consecutive.default: _unique_consecutive}
+    for rank in (1, 2, 3):
+        nearest = getattr(torch.ops.aten, f"upsample_nearest{rank}d").default
+        own[nearest] = partial(_nearest, split[nearest])
+    return {**table, **split, **own}
+
+
+def _nearest(split: Callable[..., Any], x: Any, size: Sequence[Any], *scales: float | None) -> Any:
+    """Elements repeated a whole number of times, where sizes and scales say so; else picked by index."""
+    lead = x.ndim - len(size)
+    times = [n // old for n, old in zip(size, x.shape[lead:], strict=True)]
+    whole = all(statically_known_true(n == t * old) for n, t, old in zip(size, times, x.shape[lead:], strict=True))
+    if not whole or not all(isinstance(t, int) and s in (None, t) for t, s in zip(times, scales or times, strict=True)):
+        return split(x, size, *scales)
+    for k, t in enumerate(times, lead):
+        if t != 1:
+            x = x.unsqueeze(k + 1).expand(*x.shape[: k + 1], t, *x.shape[k + 1 :]).flatten(k, k + 1)
+    return x
 
 
 def _unique_consecutive(x: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:

@@ -140,6 +140,9 @@ def _along(c: Call, x: Any, axis: int, scale: float, count: int, mode: str, roi:
     if mode == "nearest":
         nearest = _NEAREST[c.attr("nearest_mode", "round_prefer_floor")]
         places = [min(max(nearest(_coordinate(c, k, scale, size, roi)), 0), size - 1) for k in range(count)]
+        times = count // size
+        if places == [k // times for k in range(size * times)]:
+            return ops.repeat(x, times, axis)
         return array_ops.take(x, c.constant(np.array(places), "int64"), axis)
     if x.dtype not in DTYPES:
         unsupported("it interpolates integers")

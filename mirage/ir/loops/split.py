@@ -21,8 +21,9 @@ from mirage.ir.loops.simplify import simplify_stage
 from mirage.ir.loops.traverse import reads_of, substitute, walk
 from mirage.ir.polynomials import divide
 
-#: the shortest loop that is worth being the innermost one
-_SHORTEST = 8
+#: the shortest loop that is worth being the innermost one; shorter ones, of so many iterations at most, are written out within the
+#: loop around them: what lies side by side is interleaved
+_SHORTEST, WRITTEN_OUT = 8, 4
 
 
 def with_split_reductions(stage: TensorExpr) -> TensorExpr:
@@ -47,10 +48,19 @@ def _with_split_output(stage: TensorExpr) -> TensorExpr:
     if stage.reduce:
         return stage
     loops, whole = _split(stage, list(zip(stage.loops, stage.shape, strict=True)), "i")
-    if len(loops) == len(stage.loops) or (loops[-1][1].is_Integer and loops[-1][1] < _SHORTEST):
+    if len(loops) == len(stage.loops):
+        return stage
+    shape = [d for _, d in loops]
+    if shape[-1].is_Integer and shape[-1] < _SHORTEST and not interleaves(shape):
         return stage
     names, shape = zip(*loops, strict=True)
     return simplify_stage(replace(stage, shape=shape, loops=names, body=substitute(stage.body, whole)))
+
+
+def interleaves(shape: Sequence[Dim]) -> bool:
+    """Whether the last loop of an element by element stage is written out, within a longer one."""
+    *_, outer, last = (sympy.Integer(1), sympy.Integer(1), *shape)
+    return bool(last.is_Integer and 1 < last <= WRITTEN_OUT and not (outer.is_Integer and outer < _SHORTEST))
 
 
 def _split(

@@ -325,6 +325,21 @@ def stacked(x: float32[n, m], y: float32[k, m]) -> float32[k + n, m]:
         return x[i0, i1] if i0 < n else y[i0 - n, i1] * 2.0
     return out
 """,
+    # what is written side by side comes from memory that is apart; one branch is chosen by a row
+    """\
+def interleaved(x: float32[n, 4, m], y: float32[k, 4*m]) -> float32[k + n, 4*m]:
+    def out(i0, i1) -> float32[k + n, 4*m]:
+        return y[i0, i1] if i0 < k else x[i0 - k, i1 % 4, i1 // 4] + 1.0
+    return out
+""",
+    """\
+def shuffled(x: float32[n, 12, 16], y: float16[n, 6, 32]) -> float32[n, 192]:
+    def out(i0, i1) -> float32[n, 192]:
+        t0 = i1 // 2 % 16
+        t1 = i1 // 32
+        return (x[i0, t1 * 2 + i1 % 2, t0] if t0 < 11 else 0.5) * y[i0, t1, i1 % 32]
+    return out
+""",
     # dims that are equal when they are collapsed
     """\
 def merged_heads(x: float32[b, n, m]) -> float32[b*n, m]:

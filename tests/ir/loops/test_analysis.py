@@ -42,6 +42,8 @@ KINDS = {
     "scalars": OPAQUE,
     "regrouped": INJECTIVE,
     "stacked": INJECTIVE,
+    "interleaved": INJECTIVE,
+    "shuffled": INJECTIVE,
     "merged_heads": REDUCTION,
     "split_heads": REDUCTION,
     "softmax_columns": REDUCTION,

@@ -73,7 +73,9 @@ def test_a_loop_per_digit(name: str) -> None:
 OUTPUTS: dict[str, tuple[LoopProgram, list[Any]]] = {
     "patches": (written(N, 24, (J // 8, AT * 8 + J % 8), tensor(3, "8*n")), [N, 3, 8]),
     "of two dims": (written(6 * N, 16, (AT % size(N), AT // size(N), J), tensor("n", 6, 16)), [6, N, 16]),
-    "interleaved": (written(N, 8, (AT, J % 2, J // 2), tensor("n", 2, 4)), [N, 8]),
+    "interleaved": (written(N, 32, (AT, J % 2, J // 2), tensor("n", 2, 16)), [N, 16, 2]),
+    "few interleaved": (written(N, 8, (AT, J % 2, J // 2), tensor("n", 2, 4)), [N, 8]),
+    "six interleaved": (written(N, 60, (AT, J % 6, J // 6), tensor("n", 6, 10)), [N, 60]),
     "no digits": (written(N, 8, (AT, J), tensor("n", 8)), [N, 8]),
 }
 
