@@ -41,7 +41,7 @@ FOUND, OWN = "found", "own library"
 BUDGET = 10.0
 
 
-class Layer(nn.Module):
+class Layer(nn.Module):  # type: ignore[misc]
     """A convolution of so many channels with its bias, and what a function makes of the result and of the input."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, after: Callable[..., Any], **how: Any) -> None:
@@ -53,7 +53,7 @@ class Layer(nn.Module):
         return self.after(F.relu, self.convolution(x), x)
 
 
-class Parallel(nn.Module):
+class Parallel(nn.Module):  # type: ignore[misc]
     """Two convolutions of one tensor, one of which gates the other."""
 
     def __init__(self, inputs: int, outputs: int) -> None:

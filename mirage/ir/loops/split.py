@@ -21,8 +21,8 @@ from mirage.ir.loops.simplify import simplify_stage
 from mirage.ir.loops.traverse import reads_of, substitute, walk
 from mirage.ir.polynomials import divide
 
-#: the shortest loop that is worth being the innermost one; shorter ones, of so many iterations at most, are written out within the
-#: loop around them: what lies side by side is interleaved
+#: the shortest loop that is worth being the innermost one; shorter ones, of so many iterations at most, are written out within
+#: the loop around them: what lies side by side is interleaved
 _SHORTEST, WRITTEN_OUT = 8, 4
 
 
@@ -50,10 +50,9 @@ def _with_split_output(stage: TensorExpr) -> TensorExpr:
     loops, whole = _split(stage, list(zip(stage.loops, stage.shape, strict=True)), "i")
     if len(loops) == len(stage.loops):
         return stage
-    shape = [d for _, d in loops]
+    names, shape = zip(*loops, strict=True)
     if shape[-1].is_Integer and shape[-1] < _SHORTEST and not interleaves(shape):
         return stage
-    names, shape = zip(*loops, strict=True)
     return simplify_stage(replace(stage, shape=shape, loops=names, body=substitute(stage.body, whole)))
 
 

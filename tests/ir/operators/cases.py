@@ -458,8 +458,8 @@ CONVOLUTION.append(
     Case(
         "windows",
         [(("n", "m + 4", 5), F32)],
-        lambda x, **_: np.array([[[x[:, r : r + x.shape[1] - 4 : 2, s : s + 4] for s in (0, 1)] for r in (0, 2, 4)]])[0].transpose(
-            2, 0, 1, 3, 4
+        lambda x, **_: np.moveaxis(
+            np.array([[x[:, r : r + x.shape[1] - 4 : 2, s : s + 4] for s in (0, 1)] for r in (0, 2, 4)]), 2, 0
         ),
         {"kernel": (3, 2), "strides": (2, 1), "dilations": (2, 1)},
     )
