@@ -1,6 +1,7 @@
 /* Convolutions of tensors with zeros around them. Those of several channels are products: patches are laid out as the columns of
  * a panel, some rows at a time, in a thread's own memory, and weights are packed in the order of the register blocks; those of 3 by
- * 3 windows are products of tiles where there are places enough (mirage_winograd.h). Single channels: mirage_depthwise.h.
+ * 3 windows are products of tiles where there are places enough (mirage_winograd.h), those of few channels need no panels
+ * (mirage_direct.h). Single channels: mirage_depthwise.h.
  */
 #include "mirage_winograd.h"
 
@@ -56,6 +57,7 @@ MI_INLINE void mi_lay_pairs(
 }
 
 #include "mirage_depthwise.h"
+#include "mirage_direct.h"
 
 #define ROWS 256                          /* of a panel: elements of a window, in the second-level cache */
 #define LARGE (128 * 1024)                /* weights that come from memory: those of a program are more than a cache has */
@@ -78,6 +80,7 @@ typedef struct {
     ptrdiff_t most;                       /* elements of windows that are laid out at a time */
     ptrdiff_t tiles, width, parts, part;  /* cells along the columns and the outputs; columns and outputs per cell */
     int large;                            /* whether weights come from memory */
+    mi_depthwise band;                    /* of cells of rows */
 } products;
 
 typedef struct {
@@ -224,6 +227,19 @@ static void cell(void *args, long index, int thread, void *scratch)
     if (!together) store(p, aside, group, first, outputs, column, count);
 }
 
+static void cell_of_rows(void *args, long index, int thread, void *scratch)
+{
+    (void)thread;
+    const products *p = args;
+    const mi_windows *c = &p->c;
+    const ptrdiff_t part = index % p->parts, tile = index / p->parts % p->tiles, group = index / (p->parts * p->tiles);
+    const ptrdiff_t first = part * p->part, left = c->outputs - first, outputs = left < p->part ? left : p->part;
+    const mi_depthwise *band = &p->band;
+    const mi_real *w = c->w + (group * mi_packed_outputs(c->outputs) + first) * p->depth;
+    const ptrdiff_t plane = tile / band->bands, image = plane / c->places[0], i0 = plane % c->places[0];
+    mi_direct_cell(band, image, group, i0, tile % band->bands * band->band, first, outputs, w, scratch);
+}
+
 /* The places of tiles of one output, as they are stored. */
 static void store_tiles(
     const mi_windows *c, const mi_run_of_places *runs, int n_runs, const mi_real *places, ptrdiff_t width, ptrdiff_t output)
@@ -361,7 +377,12 @@ int mi_convolution(
     /* several cells for each thread, so that they end together; where more is laid out than read, they have more outputs */
     const int pointwise = p.depth == c->channels;
     const ptrdiff_t wanted = (pointwise ? 4 : 2) * n_threads, least = pointwise ? OUTPUTS : 2 * OUTPUTS;
+    const int direct = form == WINDOWS && mi_is_direct(c);
     p.tiles = (p.columns + p.width - 1) / p.width;
+    if (direct) {
+        p.band = mi_direct_band(c, wanted);
+        p.tiles = c->batch * c->places[0] * p.band.bands;
+    }
     p.parts = form == TILES ? (c->outputs + MOST - 1) / MOST : 1;
     while (c->groups * p.tiles * p.parts < wanted && c->outputs / (p.parts + 1) >= least) p.parts++;
     p.part = (c->outputs + p.parts - 1) / p.parts;
@@ -372,6 +393,11 @@ int mi_convolution(
     p.large = c->outputs * (form == TILES ? MI_TERMS * c->channels : p.depth) >= LARGE;
     p.most = !p.large ? ROWS : p.depth < MANY ? p.depth : MANY;
     const ptrdiff_t lines = form == TILES ? of_tiles : p.most + p.part;
+    if (direct) {
+        const ptrdiff_t elements = c->channels * mi_direct_plane(&p.band) + 2 * MI_W;
+        const size_t laid = (size_t)elements * sizeof(mi_real) + (size_t)p.depth * sizeof(ptrdiff_t);
+        return run(cell_of_rows, &p, c->groups * p.tiles * p.parts, n_threads, laid);
+    }
     const size_t bytes = (size_t)lines * COLUMNS * sizeof(mi_real);
     return run(form == TILES ? cell_of_tiles : cell, &p, c->groups * p.tiles * p.parts, n_threads, bytes);
 }
