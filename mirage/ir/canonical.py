@@ -239,7 +239,9 @@ class _Rename:
     def __init__(self, program: AxisProgram, inputs: Sequence[int], colors: _Colors) -> None:
         self.program = program
         self.colors = colors
-        self.input_order = sorted(range(len(inputs)), key=lambda k: colors["node", inputs[k]])
+        # an argument as it is comes before what is made of it by moving its elements
+        moved = [bool(x.moved) for x in program.inputs]
+        self.input_order = sorted(range(len(inputs)), key=lambda k: (moved[k], colors["node", inputs[k]]))
         self.order = [inputs[k] for k in self.input_order]
         self.order += self.computed(set(self.order))
         self.place = {i: k for k, i in enumerate(self.order)}

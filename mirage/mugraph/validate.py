@@ -17,7 +17,7 @@ import sympy
 from mirage.errors import AttributeValueError, GraphError, UnknownOperator
 from mirage.ir.axes import AxisDims, AxisInput
 from mirage.ir.dims import Dim, is_polynomial
-from mirage.ir.moves import moved_type
+from mirage.ir.moves import moved_type, moves_text
 from mirage.ir.operator import PRODUCTS, REDUCTIONS, Elementwise, Level, get_operator, reduced_axes
 from mirage.ir.types import TensorType, check_float
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
@@ -41,7 +41,8 @@ def _check_arguments(graph: MuGraph) -> None:
         if shape != list(moved_type(x.moved, TensorType(tuple(whole), graph.dtype)).shape):
             raise GraphError(
                 f"muGraph {graph.name}: inputs {first.name} and {x.name} read the argument {x.argument} as "
-                f"{_text(first.dims)} and {_text(x.dims)}, which differ in size; give them dims of equal sizes"
+                f"{_text(first.dims)} and {moves_text(x.moved)}{_text(x.dims)}, which differ in size; give them dims of equal "
+                "sizes"
             )
 
 

@@ -14,10 +14,14 @@ import mirage as mi
 from mirage.cache import ResultStore
 from mirage.errors import AxisError, InputError, TraceError
 from mirage.ir.axes import to_axes
+from mirage.ir.canonical import canonical_key
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program, allowed
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.mugraph.degree import analyze
+from mirage.mugraph.reference import reference_graph
+from mirage.mugraph.rename import rename_mugraph
+from mirage.mugraph.validate import validate
 from mirage.results.cpu.result import Superoptimized
 from mirage.search.accuracy import random_inputs
 from mirage.search.generate import generate
@@ -60,7 +64,13 @@ def differences(x: Any) -> Any:
     return mi.exp(later - earlier)
 
 
-PROGRAMS: Mapping[str, Any] = {f.name: f for f in (padded, grouped, depthwise, averaged, scaled, differences)}
+@mi.program(x=T("n", 6, "h", 5), k=T(4, 3, 3, 5), gain=T(4, 1, 1), sizes={"small": {"n": 2, "h": 7}}, constants=["k", "gain"])
+def pooled(x: Any, k: Any, gain: Any) -> Any:
+    y = mi.silu(mi.convolution(x, k, padding=(1, 2), groups=2) * gain)
+    return mi.mean(mi.reshape(y, ("n", 4, "5*h")), axis=-1)
+
+
+PROGRAMS: Mapping[str, Any] = {f.name: f for f in (padded, grouped, depthwise, averaged, scaled, differences, pooled)}
 
 
 @functools.cache
@@ -73,6 +83,15 @@ def compare(program: Program, run: Callable[..., Any], sizes: Mapping[str, int],
     (wanted,) = run_reference(program, inputs, sizes, "float64")
     found = run(inputs)
     assert error([found], [wanted]) < bound("float32"), sizes
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_canonical_programs_are_valid_and_found_again(name: str) -> None:
+    program = to_axes(PROGRAMS[name].trace())
+    canonical = canonical_key(program)
+    validate(reference_graph(canonical.program))
+    back = rename_mugraph(reference_graph(canonical.program), canonical.renaming.inverse(), program)
+    assert Verifier(program).admit(back).proof == "proved"
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
