@@ -61,7 +61,9 @@ def _inputs(program: AxisProgram, reads: Iterable[int]) -> tuple[AxisInput, ...]
     for i in reads:
         n = program.nodes[i]
         if n.op == "input":
-            found.append(given[n.attr["name"]])
+            x = given[n.attr["name"]]
+            # to a piece, what moving elements makes of an argument is one of its own, as no input may read the argument as it is
+            found.append(AxisInput(x.name, x.dims) if x.moved else x)
         else:
             name = f"v{i}"
             while name in taken:

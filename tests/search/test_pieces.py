@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 
+import mirage as mi
 from mirage.ir.arithmetic import FloatArithmetic
 from mirage.ir.axes import AxisProgram, read_arguments, to_axes
 from mirage.ir.dims import evaluate
@@ -17,7 +19,7 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.interpret import run_mugraph
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.validate import validate
-from mirage.search.cuts import Atoms, Cuts
+from mirage.search.cuts import Atoms, Cuts, computed
 from mirage.search.generate import generate
 from mirage.search.pieces import join, piece_of
 from mirage.verify.proof import prove
@@ -55,6 +57,20 @@ def check(p: Program, ap: AxisProgram, graph: MuGraph, sizes: dict[str, int], rn
     got = run_mugraph(graph, schedule, read, FloatArithmetic(sizes))
     for a, b in zip(got, run_reference(p, inputs, sizes, "float64"), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_windows_are_read_by_pieces_that_do_not_read_the_tensor() -> None:
+    def gated(x: Any, w: Any, v: Any) -> Any:
+        return mi.relu(mi.convolution(x, w, padding=1)) * mi.convolution(x, v, padding=1) + x
+
+    p = mi.trace(gated, x=mi.tensor("b", 2, "h", 5), w=mi.tensor(2, 2, 3, 3), v=mi.tensor(2, 2, 3, 3))
+    ap = to_axes(p)
+    nodes = computed(ap)
+    parts = [piece_of(ap, nodes[k : k + 1]) for k in range(len(nodes))]
+    for part in parts:
+        validate(reference_graph(part.program))
+    graph = join(ap, [(part, reference_graph(part.program)) for part in parts])
+    check(p, ap, graph, {"b": 2, "h": 4}, Random(0))
 
 
 @pytest.mark.parametrize("ten", range(8))
