@@ -44,6 +44,11 @@ static void mi_band_lay_out(const mi_depthwise *d, const MI_ELEMENT *x, ptrdiff_
             if (at0 < 0 || at0 >= n[0] || at1 < 0 || at1 >= n[1]) continue;
             const MI_ELEMENT *line = x + (at0 * n[1] + at1) * n[2];
             mi_fetch_row(line, n[2]);
+            if (c->strides[2] == 1) {
+                const ptrdiff_t fit = d->length - c->low[2], count = n[2] < fit ? n[2] : fit;
+                mi_lay_row(c, row + c->low[2], line, 1, count > 0 ? count : 0);
+                continue;
+            }
             if (c->strides[2] == 2) {
                 const ptrdiff_t first = c->low[2] / 2, second = (c->low[2] + 1) / 2, odd = c->low[2] % 2;
                 const ptrdiff_t evens = (n[2] + 1) / 2, odds = n[2] / 2, most = d->length - first, other = d->length - second;
