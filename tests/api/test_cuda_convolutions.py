@@ -29,7 +29,13 @@ def apart(x: Any, k: Any) -> Any:
     return mi.convolution(x, k, strides=2) * 2
 
 
-@pytest.mark.parametrize("program", [padded, apart], ids=lambda p: p.name)
+@mi.program(x=T("b", 4, "h", 9), k=T(8, 4, 3, 3), sizes={"b": 1, "h": 8})
+def inside(x: Any, k: Any) -> Any:
+    """With a dim that is none at sizes of 1."""
+    return mi.relu(mi.convolution(x, k))
+
+
+@pytest.mark.parametrize("program", [padded, apart, inside], ids=lambda p: p.name)
 def test_found_kernels_read_windows(strict: StrictLab, program: Any) -> None:
     traced = program.trace()
     fast = mi.superoptimize(program, target=TARGET, budget=BUDGET, cache=False)

@@ -39,7 +39,7 @@ from mirage.kernels.cuda.emitted import (
 from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.kernels.decision import Limit
 from mirage.mugraph.degree import RunningMaximum, analyze
-from mirage.mugraph.graph import MuGraph, Ref, Role
+from mirage.mugraph.graph import MuGraph, Ref, Role, partial_axis
 from mirage.mugraph.thread import inline_threads
 
 _ONE = sympy.Integer(1)
@@ -298,9 +298,7 @@ def with_descriptors(mugraph: MuGraph, schedule: CudaSchedule, maximum: RunningM
 
 
 def _all_sizes(mugraph: MuGraph, schedule: CudaSchedule) -> dict[str, Dim]:
-    ones = {s.name: 1 for d in mugraph.axes.values() for s in d.free_symbols}
-    sizes = schedule.plain.axis_sizes(mugraph, ones)
-    return {**mugraph.axes, **{a: sympy.Integer(n) for a, n in sizes.items() if a not in mugraph.axes}}
+    return {**mugraph.axes, **{partial_axis(a): sympy.Integer(n) for k in schedule.kernels for a, n in k.splits}}
 
 
 def _dtype_name(dtype: np.dtype) -> str:
