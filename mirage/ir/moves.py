@@ -84,12 +84,14 @@ def moved_in(ar: Arithmetic[A], moves: Moves, value: A) -> A:
     return value
 
 
-def moved_strides(moves: Moves, shape: Sequence[int], strides: Sequence[int], sizes: Mapping[str, int]) -> tuple[int, ...] | None:
-    """The strides (bytes) of what is read of an array of bytes of this shape and strides, which begins where the array does; None
-    where it does not, or is a copy.
+def moved_strides(
+    moves: Moves, shape: Sequence[int], strides: Sequence[int], sizes: Mapping[str, int], wanted: Sequence[int]
+) -> tuple[int, ...] | None:
+    """The strides (bytes) of what is read, of the shape `wanted`, of an array of bytes of this shape and strides; None where it is
+    of another shape, a copy, or does not begin where the array does.
     """
     # a view of one byte, which nobody reads
     whole = np.lib.stride_tricks.as_strided(np.empty(1, np.uint8), tuple(shape), tuple(strides), writeable=False)
     found = moved(moves, whole, sizes)
     begins = found.__array_interface__["data"][0] == whole.__array_interface__["data"][0]
-    return found.strides if begins else None
+    return found.strides if begins and found.shape == tuple(wanted) else None

@@ -52,11 +52,13 @@ def test_zeros_are_put_around_a_copy() -> None:
 
 def test_strides_of_views() -> None:
     x = np.zeros((2, 7), np.float32)
-    assert moved_strides((WINDOWS,), x.shape, x.strides, {}) == moved((WINDOWS,), x, {}).strides
-    assert moved_strides((SLICE, WINDOWS), x.shape, x.strides, {"n": 5}) == moved((WINDOWS,), x[:, :5], {}).strides
-    assert moved_strides((PAD,), x.shape, x.strides, {"n": 1}) is None
+    assert moved_strides((WINDOWS,), x.shape, x.strides, {}, (2, 3, 3)) == moved((WINDOWS,), x, {}).strides
+    windows = moved((WINDOWS,), x[:, :5], {})
+    assert moved_strides((SLICE, WINDOWS), x.shape, x.strides, {"n": 5}, windows.shape) == windows.strides
+    assert moved_strides((PAD,), x.shape, x.strides, {"n": 1}, (2, 9)) is None
     behind = Move("slice", (("axes", (1,)), ("starts", (1,)), ("stops", (4,)), ("steps", (1,))))
-    assert moved_strides((behind,), x.shape, x.strides, {}) is None
+    assert moved_strides((behind,), x.shape, x.strides, {}, (2, 3)) is None
+    assert moved_strides((SLICE,), x.shape, x.strides, {"n": 8}, (2, 8)) is None, "more than there is"
 
 
 def test_values_of_every_arithmetic() -> None:

@@ -216,7 +216,7 @@ class CpuExecutable:
                 return None
             for i in self._moved:
                 whole = shape.inputs[self._places.index(self._places[i])]
-                found = moved_strides(self.mugraph.inputs[i].moved, whole, inputs[i], sizes)
+                found = moved_strides(self.mugraph.inputs[i].moved, whole, inputs[i], sizes, shape.inputs[i])
                 if found is None:
                     return None
                 inputs[i] = found
