@@ -87,8 +87,8 @@ def moved_in(ar: Arithmetic[A], moves: Moves, value: A) -> A:
 def moved_strides(
     moves: Moves, shape: Sequence[int], strides: Sequence[int], sizes: Mapping[str, int], wanted: Sequence[int]
 ) -> tuple[int, ...] | None:
-    """The strides (bytes) of what is read, of the shape `wanted`, of an array of bytes of this shape and strides; None where it is
-    of another shape, a copy, or does not begin where the array does.
+    """The strides (bytes) of what is read, of the shape `wanted`, of an array of bytes of this shape and strides; None where it
+    is of another shape, a copy, or does not begin where the array does.
     """
     # a view of one byte, which nobody reads
     whole = np.lib.stride_tricks.as_strided(np.empty(1, np.uint8), tuple(shape), tuple(strides), writeable=False)
