@@ -22,6 +22,7 @@ from mirage.folders import save_file, write_whole
 from mirage.frontends.attention import gqa_decode, qknorm_attention
 from mirage.frontends.spec import TensorFunction
 from mirage.ir.codec import decode, encode, read_json
+from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing, interleave
 from mirage.progress import bars
 from mirage.results.cpu.result import Superoptimized
@@ -137,8 +138,11 @@ def _kept(function: TensorFunction, what: str) -> Comparison | None:
 def comparison(function: TensorFunction, result: Superoptimized) -> dict[str, Timing]:
     """Latencies of the result and of what a user would run instead, in one interleaved run."""
     inputs = random_inputs(result.program, result.sizes, 1)
+    library = LibraryProgram(result.verifier.axis_program)
     runs: dict[str, Callable[[], object]] = {"mirage": lambda: result(*inputs)}
     runs["NumPy"] = lambda: result.reference(inputs, result.sizes)
+    # without repeated keys, and the transposes that BLAS does without
+    runs["NumPy, in its best form"] = lambda: library(inputs, result.sizes)
     runs |= torch_versions(function.name, inputs)
     return interleave(runs, seconds=COMPARISON_S, spinning=runs.keys() - {"mirage"})
 

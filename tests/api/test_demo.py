@@ -69,3 +69,10 @@ def test_a_damaged_file_is_measured_again(shown: Callable[[], list[Shown]], tmp_
         file.write_text('{"what": 1}')
     assert not any(s.earlier for s in shown())
     assert all(s.earlier for s in shown())
+
+
+def test_numpy_is_compared_as_written_and_in_its_best_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "COMPARISON_S", 0.01)
+    monkeypatch.setattr(demo, "torch_versions", lambda *_: {})
+    result = mi.superoptimize(adapter, budget=BUDGET, cache=False)
+    assert list(demo.comparison(adapter, result)) == ["mirage", "NumPy", "NumPy, in its best form"]
