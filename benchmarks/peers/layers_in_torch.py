@@ -23,13 +23,14 @@ def torch_layers(program: GraphProgram, arguments: Sequence[Any], threads: int) 
     The number of threads is set for the whole process.
     """
     torch.set_num_threads(threads)
-    return tensor_layers(program, [torch.from_numpy(a) for a in arguments]) if program.name in _LAYERS else {}
+    return tensor_layers(program, [torch.from_numpy(a) for a in arguments])
 
 
 def tensor_layers(program: GraphProgram, tensors: Sequence[Tensor]) -> Mapping[str, Form]:
     """By label, the forms of a program for tensors on any device; empty for programs that have none."""
     given = dict(zip(program.specs, tensors, strict=True))
-    return {label: Form(run, prepare(given)) for label, (run, prepare) in _LAYERS.get(program.name, {}).items()}
+    layers = _layers(tensors[0].device).get(program.name, {})
+    return {label: Form(run, prepare(given)) for label, (run, prepare) in layers.items()}
 
 
 def compiled_layers(
@@ -86,13 +87,16 @@ def _joined(count: int) -> Callable[[Mapping[str, Tensor]], tuple[Tensor, ...]]:
     return prepare
 
 
-def _llama(cached: bool, linear: Callable[[Tensor, Tensor], Tensor], joined: bool = False) -> Layer:
+def _llama(
+    device: torch.device, cached: bool, linear: Callable[[Tensor, Tensor], Tensor], joined: bool = False
+) -> Layer:
     """A layer of a decoder over new tokens, of which there is one where keys and values are cached.
 
-    Where weights are `joined`, one matmul projects to queries, keys and values, and one to gate and up.
+    What rotates them is on the device before any call: copies would keep calls from being recorded as CUDA graphs. Where weights
+    are `joined`, one matmul projects to queries, keys and values, and one to gate and up.
     """
     model = TINY_LLAMA
-    frequencies = torch.from_numpy(model.frequencies)
+    frequencies = torch.from_numpy(model.frequencies).to(device)
 
     def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         first, second = x.chunk(2, -1)
@@ -105,7 +109,7 @@ def _llama(cached: bool, linear: Callable[[Tensor, Tensor], Tensor], joined: boo
         else:
             norm1, wq, wk, wv, wo, norm2, w1, w3, w2 = weights
         b, s, _ = x.shape
-        angles = positions[:, None] * frequencies.to(x.device)
+        angles = positions[:, None] * frequencies
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         y = _rms(x, norm1)
         if joined:
@@ -169,22 +173,25 @@ def _mixtral_sparse(x: Tensor, router: Tensor, w1: Tensor, w3: Tensor, w2: Tenso
 #: by label: a function, and its arguments made of the program's
 _Labelled: TypeAlias = dict[str, tuple[Layer, Callable[[Mapping[str, Tensor]], tuple[Tensor, ...]]]]
 _MIXTRAL: _Labelled = {"all experts": (_mixtral_dense, _same), "routed tokens": (_mixtral_sparse, _same)}
-#: by program
-_LAYERS: dict[str, _Labelled] = {
-    "llama_prefill": {
-        "": (_llama(False, _plain), _same),
-        "nn.Linear layout": (_llama(False, F.linear), _out_in),
-        "joined weights": (_llama(False, F.linear, joined=True), _joined(2)),
-    },
-    "llama_decode": {
-        "": (_llama(True, _plain), _same),
-        "nn.Linear layout": (_llama(True, F.linear), _out_in),
-        "joined weights": (_llama(True, F.linear, joined=True), _joined(4)),
-    },
-    "bert_encoder": {
-        "": (_bert(lambda x, w, b: x @ w + b), _same),
-        "nn.Linear layout": (_bert(F.linear), _out_in),
-    },
-    "mixtral_moe": _MIXTRAL,
-    "mixtral_routed": _MIXTRAL,
-}
+
+
+def _layers(device: torch.device) -> dict[str, _Labelled]:
+    """The forms by program, on a device."""
+    return {
+        "llama_prefill": {
+            "": (_llama(device, False, _plain), _same),
+            "nn.Linear layout": (_llama(device, False, F.linear), _out_in),
+            "joined weights": (_llama(device, False, F.linear, joined=True), _joined(2)),
+        },
+        "llama_decode": {
+            "": (_llama(device, True, _plain), _same),
+            "nn.Linear layout": (_llama(device, True, F.linear), _out_in),
+            "joined weights": (_llama(device, True, F.linear, joined=True), _joined(4)),
+        },
+        "bert_encoder": {
+            "": (_bert(lambda x, w, b: x @ w + b), _same),
+            "nn.Linear layout": (_bert(F.linear), _out_in),
+        },
+        "mixtral_moe": _MIXTRAL,
+        "mixtral_routed": _MIXTRAL,
+    }

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mirage.kernels.cuda.device import CudaDevice
-from mirage.kernels.cuda.launch.arrays import device_of, on_stream
+from mirage.kernels.cuda.launch.arrays import current_stream, device_of, external_stream
 from mirage.kernels.cuda.launch.loaded import cupy_at_hand
 from mirage.remember import remember
 from mirage.runtime import program as vm
@@ -27,8 +27,10 @@ Checks = list[Callable[[], None]]
 
 @dataclass
 class _OnStream:
-    """A machine whose memory only one stream uses, in order, and its recorded calls."""
+    """A stream of CuPy, the machine whose memory only that stream uses, in order, and its recorded calls."""
 
+    stream: Any
+    place: CudaPlace
     machine: VirtualMachine
     replays: Replays | None
 
@@ -70,16 +72,20 @@ class DeviceProgram:
 
         Raises DeviceError without a device of the architecture, before anything else; InputError for arrays elsewhere.
         """
-        return self._run(args, lambda place, result: _like(result, _first(args), place))
+        first = _first(args)
+        number, on = self._on(first)
+        with self.at_hand().cuda.Device(number), on.stream:
+            found = None if on.replays is None else on.replays.run(args, first)
+            # what was replayed is checked already
+            return _like(self._launched(on, args), first, on.place) if found is None else found[0]
 
     def prepare(self, *args: Any) -> Any:
         """The result as arrays of CuPy, computed when this returns: for calls on all streams."""
-
-        def finished(place: CudaPlace, result: Any) -> Any:
-            self.at_hand().cuda.get_current_stream().synchronize()
+        number, on = self._on(_first(args))
+        with self.at_hand().cuda.Device(number), on.stream:
+            result = self._launched(on, args)
+            on.stream.synchronize()
             return result
-
-        return self._run(args, finished)
 
     def forget(self) -> None:
         """Drop the recorded calls: needed where kernels drop their copies of constants."""
@@ -99,28 +105,16 @@ class DeviceProgram:
         with self._lock:
             self._streams.clear()
 
-    def _run(self, args: tuple[Any, ...], finish: Callable[[CudaPlace, Any], Any]) -> Any:
-        cupy = self.at_hand()
-        first = _first(args)
-        number = device_of(cupy, first)
-        with on_stream(cupy, first, number) as handle:
-            place, on = self._on(cupy, number, handle)
-            found = None if on.replays is None else on.replays.run(args, self._read(place, args))
-            # what was replayed is checked already
-            return finish(place, self._launched(on.machine, args) if found is None else found[0])
-
-    def _read(self, place: CudaPlace, args: Sequence[Any]) -> list[Any]:
-        """The arguments, arrays among them as those of the place."""
-        names = [f"{self.program.main}: input {n!r}" for n in self._names[: len(args)]]
-        found = [place.read(a, n) if place.is_readable(a) else a for n, a in zip(names, args, strict=False)]
-        return [*found, *args[len(found) :]]
-
-    def _launched(self, machine: VirtualMachine, args: Sequence[Any]) -> Any:
+    def _launched(self, on: _OnStream, args: Sequence[Any]) -> Any:
         """The result of a call whose kernels are launched one by one."""
+        # the machine does not ask where its own kind of arrays is
+        for name, a in zip(self._names, args, strict=False):
+            if isinstance(a, on.place.array):
+                on.place.read(a, f"{self.program.main}: input {name!r}")
         before = getattr(self._calls, "checks", None)
         checks = self._begin()
         try:
-            return machine(*args)
+            return on.machine(*args)
         finally:
             # this call may be one of a Python function within another
             self._calls.checks = before
@@ -128,17 +122,21 @@ class DeviceProgram:
             for check in checks:
                 check()
 
-    def _on(self, cupy: Any, number: int, handle: int) -> tuple[CudaPlace, _OnStream]:
+    def _on(self, first: Any) -> tuple[int, _OnStream]:
+        """The device of the first array, and what runs on the current stream of its library."""
+        cupy = self.at_hand()
+        number = device_of(cupy, first)
+        handle = current_stream(cupy, first, number)
         with self._lock:
-            place = self._places.setdefault(number, CudaPlace(cupy, number))
             key = number, handle
             found = self._streams.pop(key, None)
             if found is None:
-                found = _OnStream(self._machine(place), None)
+                place = self._places.setdefault(number, CudaPlace(cupy, number))
+                found = _OnStream(external_stream(cupy, handle), place, self._machine(place), None)
                 if not self.obstacle:
                     found.replays = Replays(cupy, place, self._machine(place), self._watched, self._begin)
             # the last one used goes last
-            return place, remember(self._streams, key, found, _STREAMS)
+            return number, remember(self._streams, key, found, _STREAMS)
 
     def _machine(self, place: CudaPlace) -> VirtualMachine:
         return VirtualMachine(self.program, self._kernels, self._constants, place)

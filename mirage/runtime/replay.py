@@ -6,6 +6,7 @@ computed is copied for the caller.
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 from mirage.errors import DeviceError
 from mirage.kernels.cuda.launch.graphs import record
 from mirage.remember import remember
-from mirage.runtime.places.place import Place
+from mirage.runtime.places.cuda import CudaPlace
 from mirage.runtime.vm import VirtualMachine
 
 #: graphs that are kept per stream, and calls that are remembered to have been made once
@@ -24,13 +25,17 @@ KEPT, REMEMBERED = 8, 256
 
 @dataclass
 class _Recorded:
-    """A graph, what it writes, and what has to live as long as it is launched. One launch at a time."""
+    """A graph, what copies its results, and what has to live as long as it is launched. One launch at a time."""
 
     graph: Any
-    result: Any
+    result: Callable[[], Any]
     checks: Sequence[Callable[[], None]]
     held: Any
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class _NoTensor:
+    """No argument is of this type."""
 
 
 class Replays:
@@ -43,7 +48,7 @@ class Replays:
     def __init__(
         self,
         cupy: Any,
-        place: Place,
+        place: CudaPlace,
         machine: VirtualMachine,
         watched: Collection[int],
         begin: Callable[[], list[Callable[[], None]]],
@@ -56,9 +61,9 @@ class Replays:
         #: why calls are not recorded any more; empty as long as they are
         self.refused = ""
 
-    def run(self, args: Sequence[Any], given: Sequence[Any]) -> tuple[Any] | None:
-        """The result of a call for `args`, arrays of the place as `given`; None where it is to be run as usual."""
-        key = self._key(args, given)
+    def run(self, args: Sequence[Any], first: Any) -> tuple[Any] | None:
+        """The result of a call, of the library of its first array; None where it is to be run as usual."""
+        key = self._key(args)
         if key is None:
             return None
         recorded = self._graphs.get(key)
@@ -66,12 +71,12 @@ class Replays:
             with self._lock:
                 if key not in self._graphs and not self._second(key):
                     return None
-                recorded = self._graphs.get(key) or self._add(key, args, given)
+                recorded = self._graphs.get(key) or self._add(key, args, first)
             if recorded is None:
                 return None
         with recorded.lock:
             recorded.graph.launch()
-            result = self._copied(recorded.result)
+            result = recorded.result()
             for check in recorded.checks:
                 check()
         return (result,)
@@ -82,11 +87,22 @@ class Replays:
             self._graphs.clear()
             self._once.clear()
 
-    def _key(self, args: Sequence[Any], given: Sequence[Any]) -> Any:
-        """What makes calls equal; None for calls that are not recorded."""
+    def _key(self, args: Sequence[Any]) -> Any:
+        """What makes calls equal; None for calls that are not recorded.
+
+        This is most of what a replayed call costs the processor, so that arrays are not read in here: what a graph was recorded
+        for was read then.
+        """
+        torch: Any = sys.modules.get("torch")
+        tensor: Any = _NoTensor if torch is None else torch.Tensor
         key: list[Any] = []
-        for a in given:
-            if isinstance(a, self._place.array):
+        for a in args:
+            if isinstance(a, tensor):
+                # the memory of lazily negated tensors, which is read without its sign, is a copy
+                if not a.is_cuda or a.layout is not torch.strided or a.is_neg():
+                    return None
+                key.append((a.data_ptr(), a.shape, a.stride(), a.dtype))
+            elif isinstance(a, self._place.array):
                 key.append((a.data.ptr, a.shape, a.strides, a.dtype))
             elif isinstance(a, tuple) and all(type(n) is int for n in a):
                 key.append(a)
@@ -105,7 +121,7 @@ class Replays:
         remember(self._once, key, None, REMEMBERED)
         return False
 
-    def _add(self, key: Any, args: Sequence[Any], given: Sequence[Any]) -> _Recorded | None:
+    def _add(self, key: Any, args: Sequence[Any], first: Any) -> _Recorded | None:
         try:
             ends = [weakref.ref(args[k], lambda _: self._graphs.pop(key, None)) for k in self._watched]
         except TypeError:
@@ -116,7 +132,7 @@ class Replays:
             # those of the run that is recorded: the last one
             nonlocal checks
             checks = self._begin()
-            return self._machine(*given)
+            return self._machine(*args)
 
         try:
             graph, pool, result = record(self._cupy, run)
@@ -125,9 +141,11 @@ class Replays:
             return None
         finally:
             frames = self._machine.take_frames()
-        return remember(self._graphs, key, _Recorded(graph, result, checks, (pool, frames, ends)), KEPT)
+        return remember(self._graphs, key, _Recorded(graph, self._copies(result, first), checks, (pool, frames, ends)), KEPT)
 
-    def _copied(self, value: Any) -> Any:
+    def _copies(self, value: Any, first: Any) -> Callable[[], Any]:
+        """What gives a value with copies of its arrays, of the library of the first argument."""
         if isinstance(value, tuple):
-            return tuple(self._copied(v) for v in value)
-        return self._place.copy(value) if isinstance(value, self._place.array) else value
+            parts = [self._copies(v, first) for v in value]
+            return lambda: tuple([part() for part in parts])
+        return self._place.copier(value, first) if isinstance(value, self._place.array) else lambda: value

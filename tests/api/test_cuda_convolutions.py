@@ -1,4 +1,4 @@
-"""Convolutions for CUDA: as superoptimized programs and within whole ones, by Triton's interpreter against float64."""
+"""Convolutions for CUDA, superoptimized and within whole programs, against float64: by Triton's interpreter, or on a device."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 import mirage as mi
 from mirage.ir.interpret import run_reference
+from mirage.kernels.cuda.device import find_cupy
 from tests.api.cuda_programs import TARGET, executable, interpreter
 from tests.api.small import BUDGET
 from tests.kernels.cuda.strict_lab import StrictLab, strict
@@ -35,8 +36,26 @@ def inside(x: Any, k: Any) -> Any:
     return mi.relu(mi.convolution(x, k))
 
 
+@pytest.fixture(params=["strict", pytest.param("device", marks=pytest.mark.gpu)])
+def cupy(request: pytest.FixtureRequest) -> Any:
+    """CuPy with a device, or what stands for it."""
+    if request.param == "strict":
+        lab: StrictLab = request.getfixturevalue("strict")
+        return lab.cupy
+    found = find_cupy()
+    if found is None:
+        pytest.skip("no CUDA device, or CuPy is not installed")
+    return found
+
+
+def agrees(cupy: Any, run: Any, arrays: list[Any], wanted: Any) -> None:
+    for _ in range(3):
+        found = cupy.asnumpy(run(*map(cupy.asarray, arrays)))
+        np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3 * float(np.abs(wanted).max()))
+
+
 @pytest.mark.parametrize("program", [padded, apart, inside], ids=lambda p: p.name)
-def test_found_kernels_read_windows(strict: StrictLab, program: Any) -> None:
+def test_found_kernels_read_windows(cupy: Any, program: Any) -> None:
     traced = program.trace()
     fast = mi.superoptimize(program, target=TARGET, budget=BUDGET, cache=False)
     assert fast.certificate.proof == "proved" and fast.best.candidate is not None
@@ -45,11 +64,10 @@ def test_found_kernels_read_windows(strict: StrictLab, program: Any) -> None:
         sizes = {s: sizes[s] for s in traced.symbols()}
         arrays = [rng.standard_normal(t.bind(sizes)).astype(np.float32) for t in traced.input_types]
         (wanted,) = run_reference(traced, arrays, sizes, "float64")
-        found = strict.cupy.asnumpy(fast(*map(strict.cupy.asarray, arrays)))
-        np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3 * float(np.abs(wanted).max()))
+        agrees(cupy, fast, arrays, wanted)
 
 
-def test_programs_have_them_in_kernels_with_what_follows(strict: StrictLab) -> None:
+def test_programs_have_them_in_kernels_with_what_follows(cupy: Any) -> None:
     def network(x: Any, k: Any, more: Any, bias: Any) -> Any:
         y = mi.relu(mi.convolution(x, k, padding=1, strides=2) + bias)
         return mi.relu(mi.convolution(y, more, padding=1) + y)
@@ -60,5 +78,4 @@ def test_programs_have_them_in_kernels_with_what_follows(strict: StrictLab) -> N
     rng = np.random.default_rng(0)
     x, k, more, bias = (rng.standard_normal(s).astype(np.float32) for s in ((2, 4, 8, 8), (8, 4, 3, 3), (8, 8, 3, 3), (8, 1, 1)))
     wanted = mi.compile(network, specs, without=("superoptimize",))(x, k, more, bias)
-    found = strict.cupy.asnumpy(run(*map(strict.cupy.asarray, (x, k, more, bias))))
-    np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3 * float(np.abs(wanted).max()))
+    agrees(cupy, run, [x, k, more, bias], wanted)

@@ -165,7 +165,19 @@ def stream_handle(stream: Any) -> int:
     raise InputError(f"stream: {type(stream).__name__} is no CUDA stream; pass one of CuPy or torch, or its handle")
 
 
-class Handle:
+def current_stream(cupy: Any, like: Any, device: int) -> int:
+    """The handle of the current stream, on a device, of the library of an array: torch's, or else CuPy's."""
+    if is_torch(like):
+        return int(sys.modules["torch"].cuda.current_stream(device).cuda_stream)
+    return int(cupy.cuda.get_current_stream().ptr)
+
+
+def external_stream(cupy: Any, handle: int) -> Any:
+    """A stream of any library as one of CuPy."""
+    return cupy.cuda.Stream.from_external(_Handle(handle))
+
+
+class _Handle:
     """A stream of another library, by the protocol that CuPy reads."""
 
     def __init__(self, handle: int) -> None:
@@ -184,15 +196,12 @@ def on_stream(cupy: Any, like: Any, device: int, stream: Any = None) -> Iterator
     """
     with ExitStack() as stack:
         stack.enter_context(cupy.cuda.Device(device))
-        torch = sys.modules["torch"] if is_torch(like) else None
-        if stream is not None:
-            handle = stream_handle(stream)
-            if torch is not None:
-                stack.enter_context(torch.cuda.stream(torch.cuda.ExternalStream(handle, device=device)))
-        elif torch is not None:
-            handle = int(torch.cuda.current_stream(device).cuda_stream)
+        if stream is None:
+            handle = current_stream(cupy, like, device)
         else:
-            yield int(cupy.cuda.get_current_stream().ptr)
-            return
-        stack.enter_context(cupy.cuda.Stream.from_external(Handle(handle)))
+            handle = stream_handle(stream)
+            if is_torch(like):
+                torch = sys.modules["torch"]
+                stack.enter_context(torch.cuda.stream(torch.cuda.ExternalStream(handle, device=device)))
+        stack.enter_context(external_stream(cupy, handle))
         yield handle

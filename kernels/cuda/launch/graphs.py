@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from mirage.errors import DeviceError, InputError
 from mirage.kernels.cuda.device import find_cupy
-from mirage.kernels.cuda.launch.arrays import Handle, stream_handle
+from mirage.kernels.cuda.launch.arrays import external_stream, stream_handle
 from mirage.kernels.cuda.launch.bound import BoundCall
 
 T = TypeVar("T")
@@ -76,4 +76,4 @@ class CudaGraph:
         if stream is None:
             self._graph.launch()
         else:
-            self._graph.launch(self._cupy.cuda.Stream.from_external(Handle(stream_handle(stream))))
+            self._graph.launch(external_stream(self._cupy, stream_handle(stream)))

@@ -94,7 +94,8 @@ class CudaPlace(Place):
             raise InputError(f"{what} has dtype {dtype}, which programs do not know; convert it")
 
     def is_readable(self, x: Any) -> bool:
-        return hasattr(x, "__cuda_array_interface__") or hasattr(x, "__dlpack__")
+        # torch makes the interface of a tensor when it is asked for
+        return is_torch(x) or hasattr(x, "__cuda_array_interface__") or hasattr(x, "__dlpack__")
 
     def is_writable(self, x: Any, what: str) -> bool:
         self.read(x, what)
@@ -132,6 +133,34 @@ class CudaPlace(Place):
         made = self._cupy.empty(a.shape, a.dtype)
         self.write(made, a)
         return made
+
+    def copier(self, a: PlacedArray, x: Any) -> Callable[[], Any]:
+        """What makes copies of an array that stays where it is, as arrays of the library of `x`, which is torch, or else CuPy.
+
+        Copies are made on CuPy's current stream, which is that library's, too.
+        """
+        if not self.is_dense(a):
+            return lambda: self.like(self.copy(a), x)
+        runtime, current = self._cupy.cuda.runtime, self._cupy.cuda.get_current_stream
+        address, size, shape = a.data.ptr, a.nbytes, a.shape
+        if not is_torch(x):
+            dtype = a.dtype
+
+            def of_cupy() -> Any:
+                made = self._cupy.empty(shape, dtype)
+                runtime.memcpyAsync(made.data.ptr, address, size, runtime.memcpyDeviceToDevice, current().ptr)
+                return made
+
+            return of_cupy
+        torch = import_module("torch")
+        options = {"dtype": getattr(torch, a.dtype.name), "device": x.device}
+
+        def of_torch() -> Any:
+            made = torch.empty(shape, **options)
+            runtime.memcpyAsync(made.data_ptr(), address, size, runtime.memcpyDeviceToDevice, current().ptr)
+            return made
+
+        return of_torch
 
     def write(self, to: PlacedArray, a: PlacedArray) -> None:
         if a.size:

@@ -14,6 +14,7 @@ from benchmarks.gpu import programs as gpu_programs
 from benchmarks.gpu.programs import Device, GpuProgramRow, measure, measured, program_table, rehearse
 from benchmarks.graphs.models import Bert, Llama, Mixtral
 from benchmarks.graphs.programs import GraphProgram, programs
+from benchmarks.peers.in_torch import Form
 from mirage.errors import DeviceError, InputError
 
 pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")
@@ -73,17 +74,29 @@ class Fake(Device):
 
         cuda = SimpleNamespace(synchronize=lambda: None, Event=Event)
         host = lambda a: SimpleNamespace(cuda=lambda: torch.from_numpy(a))  # noqa: E731
-        self._torch = SimpleNamespace(cuda=cuda, from_numpy=host, inference_mode=torch.inference_mode)
+        #: what was compiled
+        self.compiled: list[Callable[[], Any]] = []
+        self._torch = SimpleNamespace(
+            cuda=cuda, from_numpy=host, inference_mode=torch.inference_mode, compile=self._compile,
+            compiler=SimpleNamespace(reset=lambda: None),
+        )  # fmt: skip
 
-    def _peers(self, program: GraphProgram, tensors: Any) -> dict[str, Callable[[], Any]]:
-        def peer() -> Any:
-            self.clock += 3.0
-            return self.result(program, tensors)
-
+    def _compile(self, run: Callable[[], Any], mode: str, dynamic: bool) -> Callable[[], Any]:
         def broken() -> Any:
             raise RuntimeError("out of memory")
 
-        return {"PyTorch": peer, "torch.compile": broken}
+        self.compiled.append(run)
+        return broken
+
+    def _peers(self, program: GraphProgram, tensors: Any) -> dict[str, Form]:
+        def peer(seconds: float) -> Form:
+            def run() -> Any:
+                self.clock += seconds
+                return self.result(program, tensors)
+
+            return Form(run, ())
+
+        return {"slow": peer(4.0), "": peer(3.0)}
 
     def result(self, program: GraphProgram, tensors: Any) -> Any:
         found = program.expected([t.numpy() for t in tensors])
@@ -113,6 +126,9 @@ def test_a_row(monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
     assert (row.ours_us, row.best_peer, row.best_peer_us, row.ratio) == (2.0, "PyTorch", 3.0, 1.5)
     assert row.wrong is (wrong > 0) and ("WRONG" in told[0]) is row.wrong
     assert row.left_out == ["torch.compile: RuntimeError: out of memory"]
+    before = device.clock
+    device.compiled[0]()
+    assert len(device.compiled) == 1 and device.clock == before + 3.0, "the fastest form"
     assert "mixtral_moe" in program_table([row]).markdown()
     assert not list(measure([p], "cuda:sm_90", 1.0, 0.0, told.append)) and "not measured" in told[-1]
 

@@ -115,6 +115,8 @@ class FakeCupy:
             memGetInfo=lambda: (self.free, 1 << 40),
             getDeviceCount=lambda: 2,
             getDeviceProperties=lambda i: {"name": b"Fake H200"},
+            memcpyDeviceToDevice=3,
+            memcpyAsync=self._copy,
         )
         self.cuda = SimpleNamespace(
             runtime=runtime,
@@ -142,8 +144,12 @@ class FakeCupy:
         return int(getattr(self._current, "stream", 0))
 
     def _device(self, index: int) -> Any:
-        outer = self._entered("device", index)
-        return _Entered(outer, id=index, attributes=self.attributes, compute_capability=self.capability)
+        return _Entered(
+            lambda: self._entered("device", index),
+            id=index,
+            attributes=self.attributes,
+            compute_capability=self.capability,
+        )
 
     def _stream(self, handle: int) -> _Stream:
         return _Stream(self, handle)
@@ -169,6 +175,10 @@ class FakeCupy:
         held = np.full(size + 8, 0x5A, np.uint8)
         self.memory.append((held.ctypes.data, held.nbytes))
         return SimpleNamespace(ptr=held.ctypes.data + 8, held=held)
+
+    def _copy(self, to: int, address: int, size: int, kind: int, stream: int) -> None:
+        assert (kind, stream) == (3, self.stream) and self.recording is None
+        ctypes.memmove(to, address, size)
 
     def empty(self, shape: Sequence[int], dtype: Any) -> FakeArray:
         made = self.ndarray(tuple(shape), dtype, on=self.device)
@@ -215,23 +225,27 @@ class FakeCupy:
 
 
 class _Entered:
+    """What may be current again and again."""
+
     ptr: int
 
-    def __init__(self, context: Any, **attributes: Any) -> None:
+    def __init__(self, context: Callable[[], Any], **attributes: Any) -> None:
         self.__dict__.update(attributes)
         self._context = context
+        self._entered: list[Any] = []
 
     def __enter__(self) -> Any:
-        self._context.__enter__()
+        self._entered.append(self._context())
+        self._entered[-1].__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._context.__exit__(*error)
+        self._entered.pop().__exit__(*error)
 
 
 class _Stream(_Entered):
     def __init__(self, cupy: FakeCupy, handle: int) -> None:
-        super().__init__(cupy._entered("stream", handle), ptr=handle)
+        super().__init__(lambda: cupy._entered("stream", handle), ptr=handle)
         self._cupy = cupy
 
     def record(self) -> _Event:
