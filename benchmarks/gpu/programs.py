@@ -204,6 +204,9 @@ def measure(
     """A row per program and set of sizes; after so many minutes none is begun. A program that fails is told of."""
     device, stop = Device(), time.monotonic() + 60 * minutes
     for p in wanted:
+        if time.monotonic() > stop:
+            say(f"{p.name}: not measured, as {minutes} minutes are over; name it to measure it")
+            continue
         try:
             executable = compiled(p, target, budget, lambda _: None)
         except MirageError as e:
