@@ -19,6 +19,7 @@ import numpy as np
 import typer
 
 import mirage as mi
+from benchmarks.graphs.convolutions import CONVOLUTIONS
 from benchmarks.graphs.programs import BERT_BASE, MIXTRAL, TINY_LLAMA, GraphProgram, Sizes, programs
 from benchmarks.peers.peers import complain
 from benchmarks.tables import Table, emit, emit_lines
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 from mirage.ir.types import epsilon
 
 #: the programs that PyTorch has, too; the paper's decode shapes first
-NAMES = ("llama_decode", "llama_prefill", "bert_encoder", "mixtral_moe")
+NAMES = ("llama_decode", "llama_prefill", "bert_encoder", "mixtral_moe", *CONVOLUTIONS)
 DTYPE = "float16"
 #: seconds to superoptimize the subprograms of one program
 BUDGET = 40.0
@@ -71,6 +72,7 @@ def measured(names: Sequence[str]) -> list[GraphProgram]:
         raise InputError(f"{unknown[0]!r} is not measured; the programs are {', '.join(NAMES)}")
     llama, bert, mixtral = replace(TINY_LLAMA, dtype=DTYPE), replace(BERT_BASE, dtype=DTYPE), replace(MIXTRAL, dtype=DTYPE)
     found = programs(llama, bert, mixtral, batch=8, length=512, measured=True)
+    found |= {name: c.program(name) for name, c in CONVOLUTIONS.items()}
     return [found[n] for n in names or NAMES]
 
 
@@ -99,6 +101,8 @@ class Device:
             raise InputError(f"{e}; this benchmark needs PyTorch: run pip install -e '.[cuda,torch]'") from None
         if not self._torch.cuda.is_available():
             raise DeviceError("PyTorch finds no CUDA device; without one, --dry-run compiles")
+        # its best form, which takes a search
+        self._torch.backends.cudnn.benchmark = True
         self.name = str(self._torch.cuda.get_device_name())
 
     def row(self, program: GraphProgram, executable: mi.Executable, label: str, sizes: Sizes) -> GpuProgramRow:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.graphs.convolutions import CONVOLUTIONS, Convolution
 from benchmarks.graphs.programs import BERT_BASE, TINY_LLAMA, GraphProgram
 from benchmarks.peers.compiled import Frozen, compiles
 from benchmarks.peers.in_torch import EPS, Form
@@ -170,6 +171,17 @@ def _mixtral_sparse(x: Tensor, router: Tensor, w1: Tensor, w3: Tensor, w2: Tenso
     return out
 
 
+def _convolution(c: Convolution) -> Layer:
+    def run(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+        return F.relu(F.conv2d(x, w, bias, c.stride, c.padding, 1, c.groups))
+
+    return run
+
+
+def _channels_last(given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    return tuple(a.contiguous(memory_format=torch.channels_last) if a.ndim == 4 else a for a in given.values())
+
+
 #: by label: a function, and its arguments made of the program's
 _Labelled: TypeAlias = dict[str, tuple[Layer, Callable[[Mapping[str, Tensor]], tuple[Tensor, ...]]]]
 _MIXTRAL: _Labelled = {"all experts": (_mixtral_dense, _same), "routed tokens": (_mixtral_sparse, _same)}
@@ -194,4 +206,8 @@ def _layers(device: torch.device) -> dict[str, _Labelled]:
         },
         "mixtral_moe": _MIXTRAL,
         "mixtral_routed": _MIXTRAL,
+        **{
+            name: {"": (_convolution(c), _same), "channels last": (_convolution(c), _channels_last)}
+            for name, c in CONVOLUTIONS.items()
+        },
     }

@@ -4,8 +4,8 @@
                                                chosen = sum(i where rank[i] == r, over i), for r below k; values likewise
     put_along_axis(base, chosen, v)    ->      where(any(chosen[r] == i, over r), sum(v[r] where chosen[r] == i, over r), base)
 
-Each element is compared with all others of its row, so that it takes one pass of kernels that fuse with what is around them, and a
-CUDA graph can record them. On a processor, `topk` is a function of its library.
+Each element is compared with all others of its row: that is fused with what is around it, and a CUDA graph can record it. On a
+processor, `topk` is a function of its library.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Ranked:
         place, earlier = (self._reshape(self._op("arange", start=0, stop=n, dtype="int64"), s) for s in ((n, _ONE), (_ONE, n)))
         before = self._op("less", *((element, other) if attrs["largest"] else (other, element)))
         same = self._op("equal", element, other)
-        if x.annotation.dtype in DTYPES:  # type: ignore[union-attr]
+        if _dtype(x) in DTYPES:
             # NaNs are the largest
             nan, other_nan = self._op("isnan", element), self._op("isnan", other)
             first, last = (other_nan, nan) if attrs["largest"] else (nan, other_nan)
@@ -88,7 +88,7 @@ class _Ranked:
 
     def _picked(self, here: Atom, values: Atom, axis: int) -> Atom:
         """The one value that is here along an axis."""
-        zero = self._op("full", value=0, shape=(), dtype=values.annotation.dtype)  # type: ignore[union-attr]
+        zero = self._op("full", value=0, shape=(), dtype=_dtype(values))
         return self._op("sum", self._op("where", here, values, zero), axes=(axis,))
 
     def _puts_at_places(self, call: OpCall) -> bool:
@@ -110,6 +110,11 @@ class _Ranked:
 def _shape(atom: Atom) -> tuple[Dim, ...]:
     assert isinstance(atom.annotation, TensorType)
     return atom.annotation.shape
+
+
+def _dtype(atom: Atom) -> str:
+    assert isinstance(atom.annotation, TensorType)
+    return atom.annotation.dtype
 
 
 def _is_topk_of_few(b: Binding) -> bool:

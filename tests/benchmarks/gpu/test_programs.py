@@ -12,10 +12,13 @@ import pytest
 
 from benchmarks.gpu import programs as gpu_programs
 from benchmarks.gpu.programs import Device, GpuProgramRow, measure, measured, program_table, rehearse
+from benchmarks.graphs.convolutions import CONVOLUTIONS
 from benchmarks.graphs.models import Bert, Llama, Mixtral
 from benchmarks.graphs.programs import GraphProgram, programs
+from benchmarks.peers import layers_in_torch
 from benchmarks.peers.in_torch import Form
 from mirage.errors import DeviceError, InputError
+from mirage.ir.graph.interpret import run_module
 
 pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")
 torch = pytest.importorskip("torch")
@@ -137,3 +140,19 @@ def test_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError, match="--dry-run compiles"):
         list(measure([tiny("mixtral_moe", n=3)], "cuda:sm_90", 1.0, 1.0, lambda _: None))
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_are_those_of_peers(name: str) -> None:
+    small = replace(CONVOLUTIONS[name], inputs=4, outputs=4, side=6, dtype="float32")
+    small = replace(small, groups=min(small.groups, 4))
+    p = small.program(name)
+    arguments = p.arguments({"b": 2}, np.random.default_rng(0))
+    (wanted,) = p.expected(arguments)
+    np.testing.assert_allclose(run_module(p.trace(), arguments), wanted, rtol=1e-4, atol=1e-5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layers_in_torch, "CONVOLUTIONS", {name: small})
+        forms = layers_in_torch.tensor_layers(p, [torch.from_numpy(a) for a in arguments])
+    assert set(forms) == {"", "channels last"}
+    for form in forms.values():
+        np.testing.assert_allclose(form().numpy(), wanted, rtol=1e-4, atol=1e-5)
