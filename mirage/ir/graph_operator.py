@@ -106,6 +106,9 @@ class Moving(GraphOperator):
     def view(self, xp: ArrayModule, x: Any, attrs: Attrs) -> Any:
         """The result for an array: a view of it, where it can be one."""
 
+    def check_read(self, attrs: Attrs) -> None:
+        """Raises AxisError where kernels cannot read the result so."""
+
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         found = self.view(xp, arrays[0], attrs)
         return found.copy() if found.base is not None else found

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mirage.errors import AxisError, MirageError
+from mirage.ir.graph_operator import Moving
 from mirage.ir.operator import get_operator
 from mirage.ir.program import Program
 from mirage.ir.unify import AxisLowering, AxisTensor, resolve
@@ -242,16 +243,15 @@ def sources(program: Program) -> dict[int, int]:
     for i, n in enumerate(program.nodes):
         if n.op == "input":
             found[i] = i
-        elif get_operator(n.op).moves:
-            (of,) = n.inputs
-            if n.op == "pad" and n.attr["value"] != 0:
-                raise AxisError(
-                    f"{n.where + ': ' if n.where else ''}pad with {n.attr['value']}: a kernel reads zeros around a tensor, and "
-                    "nothing else; pad it in a program of its own"
-                )
+        elif isinstance(operator := get_operator(n.op), Moving):
+            (of,), where = n.inputs, f"{n.where}: " if n.where else ""
+            try:
+                operator.check_read(n.attr)
+            except AxisError as e:
+                raise AxisError(f"{where}{e}") from None
             if of not in found:
                 raise AxisError(
-                    f"{n.where + ': ' if n.where else ''}{n.op} of what {program.nodes[of].op} computes: a kernel reads it of "
+                    f"{where}{n.op} of what {program.nodes[of].op} computes: a kernel reads it of "
                     "arguments only; compute its operand in a program of its own"
                 )
             found[i] = found[of]

@@ -30,7 +30,7 @@ from mirage.ir.expand import ExpandingBuilder
 from mirage.ir.graph.builder import ModuleBuilder
 from mirage.ir.graph.nodes import Block, Function, Module, OpCall, Var
 from mirage.ir.graph.traverse import variables
-from mirage.ir.operator import PRODUCTS, get_operator
+from mirage.ir.operator import get_operator
 from mirage.ir.program import AttrItems
 from mirage.ir.types import DTYPES, TensorType
 from mirage.search.large import LARGEST
@@ -150,9 +150,8 @@ class _Partitioner:
         """0: no product, 1: a product of activations, 2: one with weights."""
         if not self._multiplies(i):
             return 0
-        if self._op(i) == "convolution":
-            return 2
-        return 2 if any(self._weight(v) for v in variables(self.bindings[i].value)) else 1
+        # windows are as costly to read as weights
+        return 2 if self._reads_windows(i) or any(self._weight(v) for v in variables(self.bindings[i].value)) else 1
 
     def _weight(self, v: Var) -> bool:
         """Whether a tensor is, but for its form, a parameter that never changes; or one that looks like it: two literal dims."""
@@ -165,7 +164,7 @@ class _Partitioner:
         return v.name in self.weights or literal
 
     def _multiplies(self, i: int) -> bool:
-        return self._op(i) in PRODUCTS or self._op(i) == "convolution"
+        return "matmul" in self._expanded(i)
 
     def _reduces(self, i: int) -> bool:
         return self._multiplies(i) or "sum" in self._expanded(i)
@@ -209,10 +208,14 @@ class _Partitioner:
 
     def _windows(self, i: int) -> list[int]:
         """What computes the tensor whose windows an operator reads."""
-        value = self.bindings[i].value
-        if not isinstance(value, OpCall) or value.op != "convolution":
+        if not self._reads_windows(i):
             return []
+        value = self.bindings[i].value
+        assert isinstance(value, OpCall)
         return [self.position[v] for v in value.args[:1] if isinstance(v, Var) and v in self.position]
+
+    def _reads_windows(self, i: int) -> bool:
+        return any(get_operator(op).moves for op in self._expanded(i))
 
     def _producers(self, i: int) -> list[int]:
         return [self.position[v] for v in variables(self.bindings[i].value) if v in self.position]

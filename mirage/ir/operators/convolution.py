@@ -11,17 +11,15 @@ import sympy
 
 from mirage.errors import AttributeValueError, ShapeError
 from mirage.ir.annotations import Annotation
-from mirage.ir.arithmetic import Arithmetic, ArrayModule
-from mirage.ir.dims import to_dim
-from mirage.ir.expand import evaluate_expansion
+from mirage.ir.arithmetic import ArrayModule
+from mirage.ir.dims import Dim, to_dim
 from mirage.ir.gradient import Backward, Cotangents
-from mirage.ir.graph_operator import GraphOperator, wide
+from mirage.ir.graph_operator import wide
 from mirage.ir.loops.program import TensorExpr, operands, reduction
 from mirage.ir.loops.scalars import Scalar, size
 from mirage.ir.operator import FLOATING, Attribute, Attrs, register, same_dtype
-from mirage.ir.operators.sliding import apart, check_positive, element_of, elements, places_of, windows_of, within
+from mirage.ir.operators.sliding import SumOverWindows, apart, element_of, elements, places_of, windows_of
 from mirage.ir.program import ProgramBuilder
-from mirage.ir.requirements import AtMost
 from mirage.ir.types import TensorType, is_one, shape_text
 
 #: operands of one concat
@@ -30,16 +28,15 @@ _JOINED = 16
 _PATCH_BYTES = 32 << 20
 
 
-class Convolution(GraphOperator):
+class Convolution(SumOverWindows):
     """Products of windows with weights, summed: `x[b, groups * c, *space]`, `w[o, c, *kernel]` give `[b, o, *places]`.
 
     Results `o // groups` at a time are those of one group of channels of `x`. Nothing is flipped: a cross-correlation. To the
-    search it is a product of matrices: of the weights, and of windows that kernels read where they lie.
+    search it is a product of matrices: of the weights, and of the windows.
     """
 
     def check_attrs(self, given: Attrs) -> dict[str, Any]:
         attrs = super().check_attrs(given)
-        check_positive(self.name, attrs, "strides", "dilations")
         if attrs["groups"] < 1:
             raise AttributeValueError(f"{self.name}: groups={attrs['groups']} is not positive")
         return attrs
@@ -66,9 +63,9 @@ class Convolution(GraphOperator):
             )
         return TensorType((x.shape[0], w.shape[0], *places), same_dtype(self.name, types))
 
-    def requirements(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[AtMost, ...]:
+    def window(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[Sequence[Dim], Sequence[int]]:
         x, w = types
-        return within(self.name, x.shape[2:], self._kernel(w), attrs)
+        return x.shape[2:], self._kernel(w)
 
     def expand(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs) -> int:
         x, w = args
@@ -83,13 +80,6 @@ class Convolution(GraphOperator):
         weights = b.op("reshape", w, shape=(*lead, to_dim(outputs / groups), inner))
         product = b.op("matmul", weights, columns)
         return b.op("reshape", product, shape=(batch, outputs, *places))
-
-    def evaluate(
-        self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
-    ) -> Any:
-        if ar.is_float:
-            return self.compute(ar.xp, args, attrs)
-        return evaluate_expansion(self, ar, args, attrs, shapes)
 
     def gradient(self, b: Backward) -> Cotangents:
         g = b.full_g()

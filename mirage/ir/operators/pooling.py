@@ -10,49 +10,38 @@ from typing import Any
 import sympy
 
 from mirage.ir.annotations import Annotation
-from mirage.ir.arithmetic import Arithmetic, ArrayModule
+from mirage.ir.arithmetic import ArrayModule
 from mirage.ir.dims import to_dim
-from mirage.ir.expand import evaluate_expansion
 from mirage.ir.gradient import Backward, Cotangents
-from mirage.ir.graph_operator import GraphOperator, wide
+from mirage.ir.graph_operator import wide
 from mirage.ir.loops.program import TensorExpr, operands, reduction
 from mirage.ir.loops.scalars import Scalar
 from mirage.ir.operator import NUMERIC, ORDERED, Attrs, register
 from mirage.ir.operators.sliding import (
     WINDOW,
+    OverWindows,
+    SumOverWindows,
     apart,
-    check_positive,
     element_of,
     elements,
     lead_of,
     places_of,
     windows_of,
-    within,
 )
 from mirage.ir.program import ProgramBuilder
-from mirage.ir.requirements import AtMost
 from mirage.ir.types import TensorType
 
 
 @dataclass(frozen=True, eq=False)
-class Pool(GraphOperator):
+class Pool(OverWindows):
     """A reduction over windows of the last dims: `x[..., *space]` gives `[..., *places]`."""
 
     combiner: str = field(default="sum", kw_only=True)
-
-    def check_attrs(self, given: Attrs) -> dict[str, Any]:
-        attrs = super().check_attrs(given)
-        check_positive(self.name, attrs, "kernel", "strides", "dilations")
-        return attrs
 
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         (x,) = types
         lead = lead_of(self.name, x, attrs)
         return TensorType((*x.shape[:lead], *places_of(self.name, x.shape[lead:], attrs["kernel"], attrs)), x.dtype)
-
-    def requirements(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[AtMost, ...]:
-        (x,) = types
-        return within(self.name, x.shape[lead_of(self.name, x, attrs) :], attrs["kernel"], attrs)
 
     def gradient(self, b: Backward) -> Cotangents:
         (x,), g, attrs = b.types(), b.full_g(), b.attrs
@@ -101,20 +90,13 @@ class Pool(GraphOperator):
 
 
 @dataclass(frozen=True, eq=False)
-class SumPool(Pool):
-    """The sums of windows; to the search, sums of what kernels read where it lies."""
+class SumPool(Pool, SumOverWindows):
+    """The sums of windows."""
 
     def expand(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs) -> int:
         lead = lead_of(self.name, b.type(args[0]), attrs)
         windows = b.op("windows", *args, **attrs)
         return b.op("sum", windows, axes=tuple(range(lead, lead + len(attrs["kernel"]))))
-
-    def evaluate(
-        self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
-    ) -> Any:
-        if ar.is_float:
-            return self.compute(ar.xp, args, attrs)
-        return evaluate_expansion(self, ar, args, attrs, shapes)
 
 
 MAX_POOL = register(Pool("max_pool", 1, 1, WINDOW, takes=ORDERED, combiner="max"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -10,10 +11,11 @@ import sympy
 
 from mirage.errors import AttributeValueError, ShapeError
 from mirage.ir.annotations import Annotation
-from mirage.ir.arithmetic import ArrayModule
+from mirage.ir.arithmetic import Arithmetic, ArrayModule
 from mirage.ir.dims import Dim, to_dim
+from mirage.ir.expand import evaluate_expansion
 from mirage.ir.gradient import Backward, Cotangents, Emitter
-from mirage.ir.graph_operator import Moving, steps_between
+from mirage.ir.graph_operator import GraphOperator, Moving, steps_between
 from mirage.ir.loops.program import TensorExpr, compute, operands
 from mirage.ir.loops.scalars import Scalar
 from mirage.ir.operator import Attribute, Attrs, register
@@ -22,14 +24,6 @@ from mirage.ir.types import TensorType, shape_text
 
 #: how windows lie
 WINDOW = (Attribute("kernel", "ints"), Attribute("strides", "ints"), Attribute("dilations", "ints"))
-
-
-def check_positive(op: str, attrs: Attrs, *names: str) -> None:
-    for name in names:
-        if any(n < 1 for n in attrs[name]):
-            raise AttributeValueError(
-                f"{op}: {name}={attrs[name]} are not all positive; give one of at least 1 per spatial dim"
-            )
 
 
 def places_of(op: str, space: Sequence[Dim], kernel: Sequence[int], attrs: Attrs) -> tuple[Dim, ...]:
@@ -42,14 +36,6 @@ def places_of(op: str, space: Sequence[Dim], kernel: Sequence[int], attrs: Attrs
         )
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, gaps, strict=True)]
     return tuple(steps_between(sympy.Integer(0), n - e + 1, s) for n, e, s in zip(space, extents, steps, strict=True))
-
-
-def within(op: str, space: Sequence[Dim], kernel: Sequence[int], attrs: Attrs) -> tuple[AtMost, ...]:
-    extents = [(k - 1) * d + 1 for k, d in zip(kernel, attrs["dilations"], strict=True)]
-    pairs = enumerate(zip(extents, space, strict=True))
-    return needs(
-        *(at_most(sympy.Integer(e), n, f"the window along spatial dim {k} is within the dim") for k, (e, n) in pairs)
-    )
 
 
 def lead_of(op: str, x: TensorType, attrs: Attrs) -> int:
@@ -108,23 +94,48 @@ def elements(b: Emitter, x: Any, kernel: Sequence[int], places: Sequence[Dim], a
         yield starts, b.op("slice", x, axes=axes, starts=starts, stops=stops, steps=steps)
 
 
-class Windows(Moving):
-    """The windows of the last dims, element by element: `x[..., *space]` gives `[..., *kernel, *places]`."""
+@dataclass(frozen=True, eq=False)
+class OverWindows(GraphOperator):
+    """An operator over the windows of the last dims of its first operand."""
 
     def check_attrs(self, given: Attrs) -> dict[str, Any]:
         attrs = super().check_attrs(given)
-        check_positive(self.name, attrs, "kernel", "strides", "dilations")
+        for a in WINDOW:
+            if any(n < 1 for n in attrs.get(a.name, ())):
+                raise AttributeValueError(
+                    f"{self.name}: {a.name}={attrs[a.name]} are not all positive; give one of at least 1 per spatial dim"
+                )
         return attrs
+
+    def window(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[Sequence[Dim], Sequence[int]]:
+        """The spatial dims, and the size of a window along each; raises ShapeError."""
+        return types[0].shape[lead_of(self.name, types[0], attrs) :], attrs["kernel"]
+
+    def requirements(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[AtMost, ...]:
+        space, kernel = self.window(types, attrs)
+        extents = [sympy.Integer((k - 1) * d + 1) for k, d in zip(kernel, attrs["dilations"], strict=True)]
+        pairs = enumerate(zip(extents, space, strict=True))
+        return needs(*(at_most(e, n, f"the window along spatial dim {k} is within the dim") for k, (e, n) in pairs))
+
+
+@dataclass(frozen=True, eq=False)
+class SumOverWindows(OverWindows):
+    """One that is a sum: to the search, as its `expand` says, of what kernels read where it lies."""
+
+    def evaluate(
+        self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
+    ) -> Any:
+        return self.compute(ar.xp, args, attrs) if ar.is_float else evaluate_expansion(self, ar, args, attrs, shapes)
+
+
+class Windows(OverWindows, Moving):
+    """The windows of the last dims, element by element: `x[..., *space]` gives `[..., *kernel, *places]`."""
 
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         (x,) = types
         lead = lead_of(self.name, x, attrs)
         places = places_of(self.name, x.shape[lead:], attrs["kernel"], attrs)
         return TensorType((*x.shape[:lead], *map(sympy.Integer, attrs["kernel"]), *places), x.dtype)
-
-    def requirements(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[AtMost, ...]:
-        (x,) = types
-        return within(self.name, x.shape[lead_of(self.name, x, attrs) :], attrs["kernel"], attrs)
 
     def view(self, xp: ArrayModule, x: Any, attrs: Attrs) -> Any:
         return windows_of(xp, x, attrs["kernel"], attrs)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import reduce
 from typing import Any
 
-from mirage.errors import AttributeValueError, ShapeError
+from mirage.errors import AttributeValueError, AxisError, ShapeError
 from mirage.ir.annotations import Annotation
 from mirage.ir.arithmetic import ArrayModule
 from mirage.ir.dims import Dim, to_dim
@@ -156,6 +156,13 @@ class Pad(Moving):
         found = filled(xp, shape, check_number("pad", attrs["value"], x.dtype.name))
         write_window(found, x, attrs["low"])
         return found
+
+    def check_read(self, attrs: Attrs) -> None:
+        if attrs["value"] != 0:
+            raise AxisError(
+                f"pad with {attrs['value']}: a kernel reads zeros around a tensor, and nothing else; "
+                "pad it in a program of its own"
+            )
 
     def gradient(self, b: Backward) -> Cotangents:
         return (_cut(b, b.full_g(), b.attrs["low"], b.type(b.args[0]).shape),)
