@@ -35,11 +35,20 @@ static struct {
     mi_cell *cell;
     void *args;
     long n_cells, chunk;
-    int n_threads;
-    atomic_long next;   /* first cell that nobody has taken */
+    int n_threads, n_shares;
+    uint64_t number;    /* of all jobs since the start */
     atomic_int tickets; /* thread numbers handed out */
     buffer scratch[MAX_THREADS];
 } job;
+
+/* The cells in as many parts as threads. `taken` counts the chunks of a part that were taken, above these bits is the number of
+ * their job: what an earlier job left is no count of this one. Each has a cache line of its own: writing to one that another
+ * thread writes to takes longer than a small cell. */
+#define TAKEN_BITS 16
+static struct {
+    _Alignas(64) _Atomic uint64_t taken;
+} shares[MAX_THREADS];
+#define FEW 4 /* cells per thread, below which there is one share: looking at a second one takes longer than sharing the first */
 
 static pthread_mutex_t running = PTHREAD_MUTEX_INITIALIZER; /* held by the call that uses the workers */
 static pthread_mutex_t sleeping = PTHREAD_MUTEX_INITIALIZER;
@@ -91,13 +100,31 @@ static int reserve(buffer *b, size_t bytes)
     return 0;
 }
 
+/* The next chunk of a share of `count` chunks; -1 where all were taken. */
+static long take_chunk(int share, long count)
+{
+    uint64_t taken = atomic_load_explicit(&shares[share].taken, memory_order_relaxed), now;
+    do {
+        now = taken >> TAKEN_BITS == job.number ? taken : job.number << TAKEN_BITS;
+        if ((long)(now - (job.number << TAKEN_BITS)) >= count) return -1;
+    } while (!atomic_compare_exchange_weak_explicit(
+        &shares[share].taken, &taken, now + 1, memory_order_relaxed, memory_order_relaxed
+    ));
+    return (long)(now - (job.number << TAKEN_BITS));
+}
+
+/* Those of a thread's own share, then what is left of others'. */
 static void take_cells(int thread)
 {
-    for (;;) {
-        const long first = atomic_fetch_add_explicit(&job.next, job.chunk, memory_order_relaxed);
-        if (first >= job.n_cells) return;
-        const long end = job.n_cells - first < job.chunk ? job.n_cells : first + job.chunk;
-        for (long i = first; i < end; i++) job.cell(job.args, i, thread, job.scratch[thread].memory);
+    const int n = job.n_shares;
+    for (int k = 0; k < n; k++) {
+        const int share = (thread + k) % n;
+        const long begin = job.n_cells * share / n, end = job.n_cells * (share + 1) / n;
+        const long count = (end - begin + job.chunk - 1) / job.chunk;
+        for (long chunk; (chunk = take_chunk(share, count)) >= 0;) {
+            const long first = begin + chunk * job.chunk, last = end - first < job.chunk ? end : first + job.chunk;
+            for (long i = first; i < last; i++) job.cell(job.args, i, thread, job.scratch[thread].memory);
+        }
     }
 }
 
@@ -295,7 +322,8 @@ static int run(mi_cell *cell, void *args, long n_cells, int n_threads, size_t sc
     job.n_threads = n_threads;
     job.chunk = n_cells / ((long)n_threads * CHUNKS_PER_THREAD);
     if (job.chunk < 1) job.chunk = 1;
-    atomic_store(&job.next, 0);
+    job.n_shares = n_cells < (long)n_threads * FEW ? 1 : n_threads;
+    job.number++;
     if (parallel) {
         atomic_store(&job.tickets, 0);
         parallel(take_part, NULL, (unsigned)n_threads, 0);
