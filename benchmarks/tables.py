@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Row = TypeVar("Row", bound="DataclassInstance")
+
+
+def mean_text(ratios: Sequence[float]) -> str:
+    """The geometric mean of ratios above 0, as in the tables; empty for none."""
+    return f"{geometric_mean(ratios):.2f}" if ratios else ""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from benchmarks.fairness import Inputs, Referee, aligned, impossible
 from benchmarks.graphs.programs import MEASURED, GraphProgram, Sizes
 from benchmarks.kernels.race import better
 from benchmarks.peers.peers import PEERS, complain, inference, installed
-from benchmarks.tables import Table, as_rows
+from benchmarks.tables import Table, as_rows, mean_text
 from benchmarks.timing import Run, race
 from mirage.cache import ResultStore
 from mirage.cli_shared import AsJson, print_json
@@ -305,11 +305,8 @@ def summary(results: Results) -> str:
         medians.setdefault((r.program, r.sizes), {})[r.version] = r
     groups = list(medians.values())
 
-    def mean(ratios: Sequence[float]) -> str:
-        return f"{float(np.exp(np.mean(np.log(ratios)))):.2f}"
-
-    fused = mean([g["library only"].median_us / g["fused only"].median_us for g in groups])
-    full = mean([g["fused only"].median_us / g[_FULL].median_us for g in groups])
+    fused = mean_text([g["library only"].median_us / g["fused only"].median_us for g in groups])
+    full = mean_text([g["fused only"].median_us / g[_FULL].median_us for g in groups])
     lines = [
         f"Geometric means over {len(groups)} rows of sizes: fusion is {fused} times as fast as library calls, superoptimization "
         f"{full} times as fast as fusion alone."
@@ -320,7 +317,7 @@ def summary(results: Results) -> str:
         if any(r.peer for r in g.values())
     ]
     if peers:
-        lines.append(f"The best peer of a model's layer takes {mean(peers)} times as long as ours ({len(peers)} rows).")
+        lines.append(f"The best peer of a model's layer takes {mean_text(peers)} times as long as ours ({len(peers)} rows).")
     if results.memory:
         saved = ", ".join(f"{r.program} ({r.version}) {r.saved:.0%}" for r in results.memory)
         lines.append(f"Static plans save of the caching pool: {saved}.")

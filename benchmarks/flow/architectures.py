@@ -16,8 +16,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log
 from multiprocessing.connection import Connection
+from statistics import geometric_mean
 from typing import Any
 
 import torch
@@ -263,7 +263,7 @@ def summary(rows: Sequence[ArchitectureRow]) -> str:
     native = sum(not r.fallbacks for r in ran)
     ratios = [r.eager_ms / r.ours_ms for r in ran]
     slower = sum(r < 1 for r in ratios)
-    mean = exp(sum(map(log, ratios)) / len(ratios)) if ratios else float("nan")
+    mean = geometric_mean(ratios) if ratios else float("nan")
     return (
         f"{len(rows)} architectures: {len(ran)} are programs, {native} of them without a call of ATen's own; the geometric mean "
         f"of eager PyTorch's time over ours is {mean:.2f}, and {slower} are slower than eager."

@@ -15,7 +15,6 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from io import StringIO
-from math import exp, log
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from benchmarks.command import command
 from benchmarks.flow.exported import Model, cast, exported, first_line, first_result, in_openvino, onnx_file, ours
 from benchmarks.flow.models import CASES, FEW, Case, Sizes
 from benchmarks.peers.peers import complain, inference
-from benchmarks.tables import Table
+from benchmarks.tables import Table, mean_text
 from benchmarks.timing import race
 from mirage.errors import InputError
 from mirage.settings import num_threads
@@ -123,8 +122,7 @@ def bfloat16_table(rows: Sequence[Bfloat16Row]) -> Table:
         cells = [f"{r.times[n]:.2f}" if n in r.times else "" for n in names]
         errors = [f"{r.errors[n]:.2%}" for n in (OURS, EAGER)]
         lines.append([r.case, str(r.batch), str(r.length or ""), str(r.cached or ""), *cells, f"{r.ratio:.2f}", *errors])
-    mean = exp(sum(log(r.ratio) for r in rows) / len(rows))
-    lines.append(["geometric mean", "", "", "", *[""] * len(names), f"{mean:.2f}", "", ""])
+    lines.append(["geometric mean", "", "", "", *[""] * len(names), mean_text([r.ratio for r in rows]), "", ""])
     return Table(["median, ms", "batch", "tokens", "cached", *names, "ratio", "error", "PyTorch's"], lines)
 
 

@@ -26,9 +26,9 @@ import mirage as mi
 from benchmarks.command import command
 from benchmarks.fairness import Inputs, Referee
 from benchmarks.flow.exported import Model, in_runtimes
-from benchmarks.flow.networks import BATCHES, Network, dims_of, fixed, geometric_mean, made, written
+from benchmarks.flow.networks import BATCHES, Network, dims_of, fixed, made, written
 from benchmarks.peers.peers import complain, inference
-from benchmarks.tables import Table
+from benchmarks.tables import Table, mean_text
 from benchmarks.timing import race
 from mirage.errors import InputError, VerificationError
 from mirage.ir.axes import to_axes
@@ -200,8 +200,8 @@ def convolution_table(rows: Sequence[ConvolutionRow]) -> Table:
         times = [f"{r.times[n]:,.0f}" if n in r.times else "" for n in names]
         ratios = [f"{r.peer / r.times[n]:.2f}" for n in (FOUND, OWN)]
         lines.append([r.layer, str(r.batch), str(r.kernels), *times, f"{r.limit:,.0f}", *ratios])
-    means = [geometric_mean([r.times[n] / r.times[FOUND] for r in rows if n in r.times]) for n in names]
-    ratios = [geometric_mean([r.peer / r.times[n] for r in rows]) for n in (FOUND, OWN)]
+    means = [mean_text([r.times[n] / r.times[FOUND] for r in rows if n in r.times]) for n in names]
+    ratios = [mean_text([r.peer / r.times[n] for r in rows]) for n in (FOUND, OWN)]
     lines.append(["mean of times over found", "", "", *means, "", *ratios])
     columns = [*(f"{n}, us" for n in names), "limit, us", "ratio of found", "ratio of own library"]
     return Table(["layer", "batch", "kernels", *columns], lines)

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import exp, log
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ from benchmarks.graphs.networks import (
     vgg,
 )
 from benchmarks.peers.peers import complain, inference
-from benchmarks.tables import Table
+from benchmarks.tables import Table, mean_text
 from benchmarks.timing import race
 from mirage.errors import InputError, VerificationError
 from mirage.settings import num_threads
@@ -219,15 +218,11 @@ def network_table(rows: Sequence[NetworkRow]) -> Table:
         from_torch = "" if r.from_torch is None else f"{r.from_torch:.2f}"
         own = [f"{r.ours:.2f}", from_torch, f"{r.ratio:.2f}", f"{r.compile_s:.1f}"]
         lines.append([r.label, str(r.batch), *times, *own])
-    means = [geometric_mean([r.peers[n] / r.ours for r in rows if n in r.peers]) for n in names]
-    from_torch = geometric_mean([r.from_torch / r.ours for r in rows if r.from_torch is not None])
-    lines.append(["mean of times over ours", "", *means, "1.00", from_torch, geometric_mean([r.ratio for r in rows]), ""])
+    means = [mean_text([r.peers[n] / r.ours for r in rows if n in r.peers]) for n in names]
+    from_torch = mean_text([r.from_torch / r.ours for r in rows if r.from_torch is not None])
+    lines.append(["mean of times over ours", "", *means, "1.00", from_torch, mean_text([r.ratio for r in rows]), ""])
     columns = [*(f"{n}, ms" for n in names), "ours, ms", "ours from PyTorch, ms", "ratio", "compile, s"]
     return Table(["network", "batch", *columns], lines)
-
-
-def geometric_mean(ratios: Sequence[float]) -> str:
-    return f"{exp(sum(map(log, ratios)) / len(ratios)):.2f}" if ratios else ""
 
 
 def section(rows: Sequence[NetworkRow]) -> str:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
-from math import exp, log
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,7 +32,7 @@ from benchmarks.flow.models import CASES, FEW, Case, Sizes
 from benchmarks.flow.overhead import measure as measure_overhead
 from benchmarks.flow.overhead import overhead_table
 from benchmarks.peers.peers import complain, inference
-from benchmarks.tables import Table, as_rows, emit
+from benchmarks.tables import Table, as_rows, emit, mean_text
 from benchmarks.timing import race
 from mirage.cli_shared import AsJson, print_json
 from mirage.errors import InputError, VerificationError
@@ -237,22 +236,18 @@ def mean_table(rows: Sequence[FlowRow]) -> Table:
     lines = []
     for i, (label, of) in enumerate(groups.items()):
         against = [[r.peers[n] / r.ours for r in of if n in r.peers] for n in names]
-        both = _mean([r.ratio for r in of]), _mean([r.ratio * r.ours / r.searched for r in of])
+        both = mean_text([r.ratio for r in of]), mean_text([r.ratio * r.ours / r.searched for r in of])
         least = f"{min(r.ratio for r in of):.2f}"
         facts = [
             f"{of[0].compile_s:.1f}", f"{max(r.first_ms for r in of):.0f}", str(of[0].kernels), str(of[0].libraries),
             f"{max(r.activation_mb for r in of):.1f}",
         ] if i < cases else [""] * 5  # fmt: skip
-        lines.append([label, str(len(of)), *(_mean(a) if a else "" for a in against), *both, least, *facts])
+        lines.append([label, str(len(of)), *(mean_text(a) for a in against), *both, least, *facts])
     header = [
         "peer's time over ours", "sizes", *names, "best peer", "best peer, over searched", "its least", "compile, s",
         "first call, ms", "kernels", "library calls", "activations, MB",
     ]  # fmt: skip
     return Table(header, lines)
-
-
-def _mean(ratios: Sequence[float]) -> str:
-    return f"{exp(sum(map(log, ratios)) / len(ratios)):.2f}"
 
 
 def section(rows: Sequence[FlowRow]) -> str:

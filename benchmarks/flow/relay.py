@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import exp, log
 from types import FunctionType
 from typing import Any
 
@@ -25,7 +24,7 @@ from benchmarks.command import command
 from benchmarks.fairness import Inputs, Referee
 from benchmarks.graphs.relay import MODELS, Model, arrays_of, with_arrays
 from benchmarks.peers.peers import complain, inference
-from benchmarks.tables import Table
+from benchmarks.tables import Table, mean_text
 from benchmarks.timing import race
 from mirage.errors import InputError, VerificationError
 from mirage.settings import num_threads
@@ -154,13 +153,9 @@ def relay_table(rows: Sequence[RelayRow]) -> Table:
     for r in rows:
         times = [f"{r.times[n]:,.0f} ({r.least[n]:,.0f})" if n in r.times else "" for n in names]
         lines.append([r.model, r.about, *times, f"{r.ratio:.2f}", f"{r.compile_s:.1f}"])
-    means = [_mean([r.times[n] / r.times[OURS] for r in rows if n in r.times]) for n in names]
-    lines.append(["mean of times over ours", "", *means, _mean([r.ratio for r in rows]), ""])
+    means = [mean_text([r.times[n] / r.times[OURS] for r in rows if n in r.times]) for n in names]
+    lines.append(["mean of times over ours", "", *means, mean_text([r.ratio for r in rows]), ""])
     return Table(["model", "of", *(f"{n}, us" for n in names), "ratio", "compile, s"], lines)
-
-
-def _mean(ratios: Sequence[float]) -> str:
-    return f"{exp(sum(map(log, ratios)) / len(ratios)):.2f}"
 
 
 def section(rows: Sequence[RelayRow]) -> str:

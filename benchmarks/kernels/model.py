@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import geometric_mean
 from typing import Annotated
 
 import numpy as np
@@ -168,7 +169,7 @@ def rows(measured: Sequence[Measured]) -> list[ModelRow]:
         regret = {k: float(times[order[:k]].min() / times.min()) for k in _FIRST}
         before = spearman(counts @ fit([]), times)
         found.append(ModelRow(m.program, m.sizes, len(times), before, spearman(estimates, times), regret))
-    mean = {k: float(np.exp(np.mean([np.log(r.regret[k]) for r in found]))) for k in _FIRST}
+    mean = {k: geometric_mean([r.regret[k] for r in found]) for k in _FIRST}
     before, after = (float(np.mean([getattr(r, name) for r in found])) for name in ("before", "after"))
     return [*found, ModelRow("all", "mean", sum(r.kernels for r in found), before, after, mean)]
 

@@ -20,7 +20,7 @@ import typer
 
 import mirage as mi
 from benchmarks.search.rewrite_programs import PROGRAMS, Rewrite
-from benchmarks.tables import Table, emit
+from benchmarks.tables import Table, emit, mean_text
 from mirage.api import verify
 from mirage.cli_shared import AsJson
 from mirage.ir.axes import to_axes
@@ -191,11 +191,6 @@ def _timed(program: Program, sizes: Mapping[str, int], searches: Sequence[Search
     return [timings[name].median_us for name in runs]
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """Of values above 0; 1 of none."""
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else 1.0
-
-
 def rewrites_table(rows: Sequence[RewriteRow]) -> Table:
     """A line per program, and the sum of all."""
     cells = [
@@ -210,10 +205,10 @@ def rewrites_table(rows: Sequence[RewriteRow]) -> Table:
         for r in rows
     ]  # fmt: skip
     gains = [[gain for r in rows if (gain := one(r))] for one in (lambda r: r.gain, lambda r: r.library_gain)]
-    means = [geometric_mean([r.own / min(getattr(r, s), r.own) for r in rows]) for s in ("table", "saturated", "both")]
-    total = [f"{sum(r.found for r in rows)} of {len(rows)}", "found", "", *(f"{m:.2f}" for m in means)]
-    as_written = geometric_mean([r.written / r.both for r in rows])
-    cells.append([*total, f"{as_written:.2f}", "", "", "", *(f"{geometric_mean(g):.2f}" if g else "-" for g in gains)])
+    means = [mean_text([r.own / min(getattr(r, s), r.own) for r in rows]) for s in ("table", "saturated", "both")]
+    total = [f"{sum(r.found for r in rows)} of {len(rows)}", "found", "", *means]
+    as_written = mean_text([r.written / r.both for r in rows])
+    cells.append([*total, as_written, "", "", "", *(mean_text(g) or "-" for g in gains)])
     header = [
         "program", "found", "rules", "Table 1", "rules alone", "both", "as written", "library, us", "before, us", "after, us",
         "measured", "over the library",
@@ -236,7 +231,7 @@ def searches_table(rows: Sequence[RewriteRow]) -> Table:
     cells = []
     for name, cost in _SEARCHES.items():
         found = sum(cost(r) <= TOLERANCE * r.better for r in rows)
-        cells.append([name, str(found), f"{geometric_mean([r.own / min(cost(r), r.own) for r in rows]):.2f}"])
+        cells.append([name, str(found), mean_text([r.own / min(cost(r), r.own) for r in rows])])
     return Table(["search", f"found, of {len(rows)}", "times less"], cells)
 
 

@@ -14,7 +14,7 @@ import benchmarks.run
 from benchmarks.kernels.race import KernelRow
 from benchmarks.page import Page, fill, processor
 from benchmarks.run import DOCS, conditions
-from benchmarks.tables import Table
+from benchmarks.tables import Table, mean_text
 from mirage.errors import InputError
 from mirage.kernels.cpu.model.limits import Limits
 
@@ -131,3 +131,7 @@ def test_conditions_name_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_table() -> None:
     assert Table(["a", "b"], [["x", "1"]]).markdown() == "| a | b |\n| --- | ---: |\n| x | 1 |"
+
+
+def test_geometric_means() -> None:
+    assert mean_text([2.0, 8.0]) == "4.00" and mean_text([]) == ""

@@ -11,7 +11,7 @@ from benchmarks.programs import PROGRAMS
 from benchmarks.search import rewrites, rules
 from benchmarks.search.rewrite_programs import PROGRAMS as REWRITES
 from benchmarks.search.rewrite_programs import Rewrite
-from benchmarks.search.rewrites import geometric_mean, rewrite_row, rewrites_table, searches_table
+from benchmarks.search.rewrites import rewrite_row, rewrites_table, searches_table
 from benchmarks.search.rules import RulesRow, rules_row, rules_table
 from mirage.search import rewriting
 
@@ -91,7 +91,3 @@ def test_a_log_of_a_softmax_is_a_difference(name: str) -> None:
     row = rewrite_row(REWRITES[name], timed=False)
     assert row.found and not row.why and "log of a quotient" in row.rules
     assert row.both <= rewrites.TOLERANCE * row.better < row.own
-
-
-def test_geometric_means() -> None:
-    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0) and geometric_mean([]) == 1.0
