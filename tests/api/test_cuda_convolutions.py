@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -79,3 +80,45 @@ def test_programs_have_them_in_kernels_with_what_follows(cupy: Any) -> None:
     x, k, more, bias = (rng.standard_normal(s).astype(np.float32) for s in ((2, 4, 8, 8), (8, 4, 3, 3), (8, 8, 3, 3), (8, 1, 1)))
     wanted = mi.compile(network, specs, without=("superoptimize",))(x, k, more, bias)
     agrees(cupy, run, [x, k, more, bias], wanted)
+
+
+def test_tensors_of_torch_give_tensors_of_torch(strict: StrictLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a torch whose CUDA memory is main memory, also where zeros around the first argument make it an array of CuPy."""
+    torch = pytest.importorskip("torch", reason="needs torch")
+
+    class Cuda(torch.Tensor):  # type: ignore[misc, name-defined]
+        is_cuda = True
+
+        def get_device(self) -> int:
+            return 0
+
+    def known(t: Any) -> Any:
+        strict.cupy.memory.append((t.data_ptr(), t.nbytes))
+        return t.as_subclass(Cuda)
+
+    made: list[Any] = []
+    real = torch.empty
+
+    def empty(shape: Any, *, dtype: Any, device: str) -> Any:
+        made.append(known(real(shape, dtype=dtype)))
+        return made[-1]
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=31))
+    fast = mi.superoptimize(padded, target=TARGET, budget=BUDGET, cache=False)
+    x, k, bias = (torch.randn(s, generator=torch.Generator().manual_seed(0)) for s in ((1, 4, 6, 7), (8, 4, 3, 3), (8, 1, 1)))
+    wanted = torch.relu(torch.conv2d(x, k, padding=1) + bias)
+    monkeypatch.setattr(torch, "empty", empty)
+    taken: list[Any] = []
+    using = strict.cupy.cuda.using_allocator
+
+    def noted(allocator: Any) -> Any:
+        taken.append(allocator)
+        return using(allocator)
+
+    monkeypatch.setattr(strict.cupy.cuda, "using_allocator", noted)
+    found = fast(*map(known, (x, k, bias)))
+    assert any(found is t for t in made)
+    np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=1e-4, atol=1e-4)
+    (malloc,) = set(taken)
+    memory = malloc(64)
+    assert memory.mem.owner is made[-1] and memory.ptr == made[-1].data_ptr() and made[-1].nbytes == 64

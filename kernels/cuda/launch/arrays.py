@@ -149,6 +149,21 @@ def allocate(cupy: Any, like: Any, size: int, device: int) -> tuple[int, Any]:
     return int(memory.ptr), memory
 
 
+@contextmanager
+def memory_of(cupy: Any, like: Any, device: int) -> Iterator[None]:
+    """Within it, CuPy takes its memory as `allocate` does."""
+    if not is_torch(like):
+        yield
+        return
+
+    def malloc(size: int) -> Any:
+        address, owner = allocate(cupy, like, size, device)
+        return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(address, size, owner, device), 0)
+
+    with cupy.cuda.using_allocator(malloc):
+        yield
+
+
 def stream_handle(stream: Any) -> int:
     """The cudaStream_t of a stream: one with `__cuda_stream__`, one of CuPy or torch, or the number itself.
 

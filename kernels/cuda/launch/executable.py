@@ -18,7 +18,7 @@ from mirage.kernels.cuda.compile.functions import Request, compile_triton, reque
 from mirage.kernels.cuda.compile.kernels import CompiledKernel, checked, compile_all
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emitted import DIVISIBILITY, EmittedTriton, PredefinedStep
-from mirage.kernels.cuda.launch.arrays import DeviceArray, device_of, empty, on_stream, read, view
+from mirage.kernels.cuda.launch.arrays import DeviceArray, device_of, empty, memory_of, on_stream, read, view
 from mirage.kernels.cuda.launch.bound import BoundCall
 from mirage.kernels.cuda.launch.loaded import LoadedKernels, cupy_at_hand
 from mirage.kernels.cuda.launch.packing import DeviceCopies
@@ -147,8 +147,11 @@ class CudaExecutable:
         at = tuple(sizes.items())
         bound = self._shapes.get(at) or self._kept(self._shapes, at, self._bind_shapes(sizes))
 
+        like = inputs[0] if inputs else None
+
         def moved_on(moves: Moves, array: Any) -> Any:
-            return moved(moves, view(cupy, read(cupy, array, name)), sizes, cupy)
+            with memory_of(cupy, like, device):
+                return moved(moves, view(cupy, read(cupy, array, name)), sizes, cupy)
 
         given = read_arguments(name, self.mugraph.inputs, inputs, moved_on)
         arrays: list[DeviceArray] = []
@@ -156,7 +159,6 @@ class CudaExecutable:
         for x, a, t, want in together:
             what = f"{name}: input {x.argument}"
             arrays.append(_checked(read(cupy, a, what), want, t.dtype, device, what))
-        like = given[0] if given else None
         results, written = self._results(cupy, like, bound.outputs, out, device)
         key = at, tuple([(a.strides, a.address % DIVISIBILITY == 0) for a in (*arrays, *written)])
         plan = self._plans.get(key)

@@ -123,7 +123,7 @@ class StrictCupy(FakeCupy):
 
     @contextmanager
     def _using(self, allocator: Any) -> Iterator[None]:
-        self.pool, before = allocator.__self__, self.pool
+        self.pool, before = getattr(allocator, "__self__", self.pool), self.pool
         try:
             with super()._using(allocator):
                 yield
