@@ -15,6 +15,7 @@ from mirage.kernels.cuda.launch.loaded import cupy_at_hand
 from mirage.remember import remember
 from mirage.runtime import program as vm
 from mirage.runtime.places.cuda import CudaPlace
+from mirage.runtime.places.place import Place
 from mirage.runtime.recordable import constant_arguments, obstacle
 from mirage.runtime.replay import Replays
 from mirage.runtime.vm import VirtualMachine
@@ -30,7 +31,6 @@ class _OnStream:
     """A stream of CuPy, the machine whose memory only that stream uses, in order, and its recorded calls."""
 
     stream: Any
-    place: CudaPlace
     machine: VirtualMachine
     replays: Replays | None
 
@@ -73,17 +73,17 @@ class DeviceProgram:
         Raises DeviceError without a device of the architecture, before anything else; InputError for arrays elsewhere.
         """
         first = _first(args)
-        number, on = self._on(first)
-        with self.at_hand().cuda.Device(number), on.stream:
+        device, on = self._on(first)
+        with device, on.stream:
             found = None if on.replays is None else on.replays.run(args, first)
             # what was replayed is checked already
-            return _like(self._launched(on, args), first, on.place) if found is None else found[0]
+            return _like(self._launched(on.machine, args), first, on.machine.place) if found is None else found[0]
 
     def prepare(self, *args: Any) -> Any:
         """The result as arrays of CuPy, computed when this returns: for calls on all streams."""
-        number, on = self._on(_first(args))
-        with self.at_hand().cuda.Device(number), on.stream:
-            result = self._launched(on, args)
+        device, on = self._on(_first(args))
+        with device, on.stream:
+            result = self._launched(on.machine, args)
             on.stream.synchronize()
             return result
 
@@ -105,16 +105,19 @@ class DeviceProgram:
         with self._lock:
             self._streams.clear()
 
-    def _launched(self, on: _OnStream, args: Sequence[Any]) -> Any:
-        """The result of a call whose kernels are launched one by one."""
-        # the machine does not ask where its own kind of arrays is
+    def _checked(self, machine: VirtualMachine, args: Sequence[Any]) -> Any:
+        """The result of a machine, which does not ask where its own kind of arrays is; raises InputError for those elsewhere."""
         for name, a in zip(self._names, args, strict=False):
-            if isinstance(a, on.place.array):
-                on.place.read(a, f"{self.program.main}: input {name!r}")
+            if isinstance(a, machine.place.array):
+                machine.place.read(a, f"{self.program.main}: input {name!r}")
+        return machine(*args)
+
+    def _launched(self, machine: VirtualMachine, args: Sequence[Any]) -> Any:
+        """The result of a call whose kernels are launched one by one."""
         before = getattr(self._calls, "checks", None)
         checks = self._begin()
         try:
-            return on.machine(*args)
+            return self._checked(machine, args)
         finally:
             # this call may be one of a Python function within another
             self._calls.checks = before
@@ -122,8 +125,8 @@ class DeviceProgram:
             for check in checks:
                 check()
 
-    def _on(self, first: Any) -> tuple[int, _OnStream]:
-        """The device of the first array, and what runs on the current stream of its library."""
+    def _on(self, first: Any) -> tuple[Any, _OnStream]:
+        """The device of the first array, for CuPy to use, and what runs on the current stream of its library."""
         cupy = self.at_hand()
         number = device_of(cupy, first)
         handle = current_stream(cupy, first, number)
@@ -132,11 +135,11 @@ class DeviceProgram:
             found = self._streams.pop(key, None)
             if found is None:
                 place = self._places.setdefault(number, CudaPlace(cupy, number))
-                found = _OnStream(external_stream(cupy, handle), place, self._machine(place), None)
+                found = _OnStream(external_stream(cupy, handle), self._machine(place), None)
                 if not self.obstacle:
-                    found.replays = Replays(cupy, place, self._machine(place), self._watched, self._begin)
+                    found.replays = Replays(cupy, place, self._machine(place), self._checked, self._watched, self._begin)
             # the last one used goes last
-            return number, remember(self._streams, key, found, _STREAMS)
+            return cupy.cuda.Device(number), remember(self._streams, key, found, _STREAMS)
 
     def _machine(self, place: CudaPlace) -> VirtualMachine:
         return VirtualMachine(self.program, self._kernels, self._constants, place)
@@ -188,7 +191,7 @@ def _first(args: Sequence[Any]) -> Any:
     return None
 
 
-def _like(result: Any, x: Any, place: CudaPlace) -> Any:
+def _like(result: Any, x: Any, place: Place) -> Any:
     if isinstance(result, tuple):
         return tuple(_like(r, x, place) for r in result)
     return place.like(result, x) if isinstance(result, place.array) else result

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mirage.errors import DeviceError
+from mirage.kernels.cuda.launch.arrays import torch_layout
 from mirage.kernels.cuda.launch.graphs import record
 from mirage.remember import remember
 from mirage.runtime.places.cuda import CudaPlace
@@ -34,12 +35,9 @@ class _Recorded:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-class _NoTensor:
-    """No argument is of this type."""
-
-
 class Replays:
-    """Calls of a machine on one stream, which is CuPy's current one; `machine` has frames for recordings alone.
+    """Calls of a machine on one stream, which is CuPy's current one; `machine` has frames for recordings alone, and is called by
+    `run`, which checks the arguments.
 
     `watched` are positions of arguments of which kernels may have kept copies: a graph ends with any of these objects. `begin`
     starts a list of checks that the kernels of a call add to, and returns it. May be called from several threads.
@@ -50,10 +48,11 @@ class Replays:
         cupy: Any,
         place: CudaPlace,
         machine: VirtualMachine,
+        run: Callable[[VirtualMachine, Sequence[Any]], Any],
         watched: Collection[int],
         begin: Callable[[], list[Callable[[], None]]],
     ) -> None:
-        self._cupy, self._place, self._machine, self._begin = cupy, place, machine, begin
+        self._cupy, self._place, self._machine, self._run, self._begin = cupy, place, machine, run, begin
         self._watched = sorted(watched)
         self._lock = threading.Lock()
         self._once: dict[Any, None] = {}
@@ -93,15 +92,16 @@ class Replays:
         This is most of what a replayed call costs the processor, so that arrays are not read in here: what a graph was recorded
         for was read then.
         """
-        torch: Any = sys.modules.get("torch")
-        tensor: Any = _NoTensor if torch is None else torch.Tensor
+        torch = sys.modules.get("torch")
+        # nothing is an instance of no type
+        tensor = () if torch is None else torch.Tensor
         key: list[Any] = []
         for a in args:
             if isinstance(a, tensor):
-                # the memory of lazily negated tensors, which is read without its sign, is a copy
-                if not a.is_cuda or a.layout is not torch.strided or a.is_neg():
+                layout = torch_layout(a)
+                if layout is None:
                     return None
-                key.append((a.data_ptr(), a.shape, a.stride(), a.dtype))
+                key.append(layout)
             elif isinstance(a, self._place.array):
                 key.append((a.data.ptr, a.shape, a.strides, a.dtype))
             elif isinstance(a, tuple) and all(type(n) is int for n in a):
@@ -132,7 +132,7 @@ class Replays:
             # those of the run that is recorded: the last one
             nonlocal checks
             checks = self._begin()
-            return self._machine(*args)
+            return self._run(self._machine, args)
 
         try:
             graph, pool, result = record(self._cupy, run)

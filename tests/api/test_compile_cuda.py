@@ -138,8 +138,11 @@ def test_arguments_that_do_not_fit(strict: StrictLab, executable: mi.Executable)
         executable(x.astype(np.float64), w)
     with pytest.raises(InputError, match="w missing"):
         executable(x)
-    with pytest.raises(InputError, match="on CUDA device 1, and the first array on 0"):
-        executable(x, _moved(w))
+    moved = _moved(w)
+    for _ in range(3):
+        # when it is recorded and replayed, too
+        with pytest.raises(InputError, match="on CUDA device 1, and the first array on 0"):
+            executable(x, moved)
     other = executable(x, Interfaced(np.ones((8, 8), np.float32)))[0]
     np.testing.assert_allclose(other.get(), 1 / 8, 1e-5)
 

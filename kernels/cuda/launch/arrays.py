@@ -106,6 +106,15 @@ def _read_torch(x: Any, what: str) -> DeviceArray:
     )
 
 
+def torch_layout(x: Any) -> tuple[Any, ...] | None:
+    """The address, shape, strides and type of a tensor of torch; None where it is not read in place on a device: the memory of
+    lazily negated tensors, which is read without its sign, is a copy.
+    """
+    if not x.is_cuda or x.layout is not sys.modules["torch"].strided or x.is_neg():
+        return None
+    return x.data_ptr(), x.shape, x.stride(), x.dtype
+
+
 def _in_main_memory(x: Any, what: str) -> InputError:
     return InputError(
         f"{what}: {type(x).__name__} is not in the memory of a CUDA device; copy it there, as with x.to('cuda')"
@@ -218,5 +227,6 @@ def on_stream(cupy: Any, like: Any, device: int, stream: Any = None) -> Iterator
             if is_torch(like):
                 torch = sys.modules["torch"]
                 stack.enter_context(torch.cuda.stream(torch.cuda.ExternalStream(handle, device=device)))
-        stack.enter_context(external_stream(cupy, handle))
+        if stream is not None or is_torch(like):
+            stack.enter_context(external_stream(cupy, handle))
         yield handle

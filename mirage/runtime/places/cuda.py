@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from math import prod
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ import numpy as np
 from mirage.errors import InputError
 from mirage.ir.operator import get_operator
 from mirage.ir.types import ELEMENTS
-from mirage.kernels.cuda.launch.arrays import is_torch, read, view
+from mirage.kernels.cuda.launch.arrays import is_torch, read, torch_layout, view
 from mirage.kernels.cuda.library import blas
 from mirage.kernels.cuda.library.operators import cupy_arithmetic
 from mirage.runtime.packed import library_function
@@ -76,8 +78,7 @@ class CudaPlace(Place):
     def _of_torch(self, x: Any, what: str) -> PlacedArray:
         number = id(x)
         reference, layout, made = self._views.get(number, (None, None, None))
-        # the memory of lazily negated tensors, which is read without its sign, is a copy
-        own = None if x.is_neg() or not x.is_cuda else (x.data_ptr(), x.shape, x.stride(), x.dtype)
+        own = torch_layout(x)
         if reference is not None and reference() is x and layout == own:
             return made
         found = read(self._cupy, x, what)
@@ -135,32 +136,28 @@ class CudaPlace(Place):
         return made
 
     def copier(self, a: PlacedArray, x: Any) -> Callable[[], Any]:
-        """What makes copies of an array that stays where it is, as arrays of the library of `x`, which is torch, or else CuPy.
+        """What makes copies of a dense array that stays where it is, as arrays of the library of `x`: torch, or else CuPy.
 
         Copies are made on CuPy's current stream, which is that library's, too.
         """
-        if not self.is_dense(a):
-            return lambda: self.like(self.copy(a), x)
+        assert self.is_dense(a), "as all tensors in registers are"
         runtime, current = self._cupy.cuda.runtime, self._cupy.cuda.get_current_stream
-        address, size, shape = a.data.ptr, a.nbytes, a.shape
-        if not is_torch(x):
-            dtype = a.dtype
+        address, size = a.data.ptr, a.nbytes
+        start: Callable[[Any], int]
+        if is_torch(x):
+            torch = import_module("torch")
+            make = partial(torch.empty, a.shape, dtype=getattr(torch, a.dtype.name), device=x.device)
+            start = methodcaller("data_ptr")
+        else:
+            make = partial(self._cupy.empty, a.shape, a.dtype)
+            start = attrgetter("data.ptr")
 
-            def of_cupy() -> Any:
-                made = self._cupy.empty(shape, dtype)
-                runtime.memcpyAsync(made.data.ptr, address, size, runtime.memcpyDeviceToDevice, current().ptr)
-                return made
-
-            return of_cupy
-        torch = import_module("torch")
-        options = {"dtype": getattr(torch, a.dtype.name), "device": x.device}
-
-        def of_torch() -> Any:
-            made = torch.empty(shape, **options)
-            runtime.memcpyAsync(made.data_ptr(), address, size, runtime.memcpyDeviceToDevice, current().ptr)
+        def copied() -> Any:
+            made = make()
+            runtime.memcpyAsync(start(made), address, size, runtime.memcpyDeviceToDevice, current().ptr)
             return made
 
-        return of_torch
+        return copied
 
     def write(self, to: PlacedArray, a: PlacedArray) -> None:
         if a.size:
