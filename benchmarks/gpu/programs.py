@@ -25,10 +25,10 @@ from benchmarks.peers.peers import complain
 from benchmarks.tables import Table, emit, emit_lines
 from mirage.cli_shared import AsJson
 from mirage.errors import DeviceError, InputError, MirageError
+from mirage.ir.types import epsilon
 
 if TYPE_CHECKING:
     from benchmarks.peers.in_torch import Form
-from mirage.ir.types import epsilon
 
 #: the programs that PyTorch has, too; the paper's decode shapes first
 NAMES = ("llama_decode", "llama_prefill", "bert_encoder", "mixtral_moe", *CONVOLUTIONS)
@@ -115,7 +115,7 @@ class Device:
             eager = self._peers(program, tensors)
             calls: dict[str, Callable[[], Any]] = {"mirage": lambda: executable(*tensors)}
             calls |= {f"PyTorch {label}".strip(): form for label, form in eager.items()}
-            calls |= self._compiled({label: eager[label] for label in self._fastest(calls, eager)})
+            calls |= self._compiled(eager)
             errors = {
                 name: e for name, run in calls.items() if (e := self._error(name, run, wanted, left_out)) is not None
             }
@@ -137,20 +137,17 @@ class Device:
 
         return tensor_layers(program, tensors)
 
-    def _fastest(self, calls: Mapping[str, Callable[[], Any]], eager: Mapping[str, Form]) -> list[str]:
-        """The label of PyTorch's fastest form, if any runs: the compiler takes minutes for each."""
-        times = self._race({label: calls[f"PyTorch {label}".strip()] for label in eager}, [], 0.1)
-        return sorted(times, key=times.__getitem__)[:1]
-
-    def _compiled(self, forms: Mapping[str, Form]) -> dict[str, Callable[[], Any]]:
-        """Forms with everything that PyTorch's compiler tries; it replays CUDA graphs, too."""
+    def _compiled(self, eager: Mapping[str, Form]) -> dict[str, Callable[[], Any]]:
+        """The fastest of these forms with everything that PyTorch's compiler tries, which takes minutes; it replays CUDA graphs,
+        too.
+        """
+        times = self._race(eager, [], 0.1)
+        if not times:
+            return {}
+        label = min(times, key=times.__getitem__)
         self._torch.compiler.reset()
-        return {
-            f"torch.compile {label}".strip(): partial(
-                self._torch.compile(form.run, mode="max-autotune", dynamic=False), *form.arguments
-            )
-            for label, form in forms.items()
-        }
+        run = self._torch.compile(eager[label].run, mode="max-autotune", dynamic=False)
+        return {f"torch.compile {label}".strip(): partial(run, *eager[label].arguments)}
 
     def _error(
         self, name: str, run: Callable[[], Any], wanted: Sequence[np.ndarray], left_out: list[str]

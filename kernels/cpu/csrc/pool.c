@@ -41,9 +41,9 @@ static struct {
     buffer scratch[MAX_THREADS];
 } job;
 
-/* The cells in as many parts as threads. `taken` counts the chunks of a part that were taken, above these bits is the number of
- * their job: what an earlier job left is no count of this one. Each has a cache line of its own: writing to one that another
- * thread writes to takes longer than a small cell. */
+/* The cells are in as many shares as threads, few of them in one. `taken` counts the chunks of a share that were taken; above these
+ * bits is the number of their job: what an earlier job left is no count of this one. Each has a cache line of its own: writing to
+ * one that another thread writes to takes longer than a small cell. */
 #define TAKEN_BITS 16
 static struct {
     _Alignas(64) _Atomic uint64_t taken;
@@ -103,14 +103,16 @@ static int reserve(buffer *b, size_t bytes)
 /* The next chunk of a share of `count` chunks; -1 where all were taken. */
 static long take_chunk(int share, long count)
 {
-    uint64_t taken = atomic_load_explicit(&shares[share].taken, memory_order_relaxed), now;
+    const uint64_t none = job.number << TAKEN_BITS;
+    uint64_t taken = atomic_load_explicit(&shares[share].taken, memory_order_relaxed);
+    long next;
     do {
-        now = taken >> TAKEN_BITS == job.number ? taken : job.number << TAKEN_BITS;
-        if ((long)(now - (job.number << TAKEN_BITS)) >= count) return -1;
+        next = taken >> TAKEN_BITS == job.number ? (long)(taken - none) : 0;
+        if (next >= count) return -1;
     } while (!atomic_compare_exchange_weak_explicit(
-        &shares[share].taken, &taken, now + 1, memory_order_relaxed, memory_order_relaxed
+        &shares[share].taken, &taken, none + (uint64_t)next + 1, memory_order_relaxed, memory_order_relaxed
     ));
-    return (long)(now - (job.number << TAKEN_BITS));
+    return next;
 }
 
 /* Those of a thread's own share, then what is left of others'. */

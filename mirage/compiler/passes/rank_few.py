@@ -11,7 +11,7 @@ processor, `topk` is a function of its library.
 from __future__ import annotations
 
 from mirage.compiler.context import Context
-from mirage.compiler.passes.rewrite import Rewriter, operator_call, reshaped
+from mirage.compiler.passes.rewrite import OperatorWriter, Rewriter
 from mirage.ir.dims import Dim, to_dim
 from mirage.ir.graph.nodes import Atom, Binding, Function, MakeTuple, Module, OpCall, TupleItem, Var
 from mirage.ir.types import DTYPES, TensorType
@@ -29,15 +29,14 @@ def run(module: Module, context: Context) -> Module:
     return Module(functions, module.kernels, module.main)
 
 
-class _Ranked:
+class _Ranked(OperatorWriter):
     """Rewrites a function; itself where there is nothing of the kind."""
 
     def __init__(self, function: Function, module: Module) -> None:
+        super().__init__(Rewriter(function, module.functions))
         self.function = function
-        self.r = Rewriter(function, module.functions)
         #: variables of the old function that are places which `topk` gave, distinct and in range
         self.places: set[Var] = set()
-        self.where = ""
 
     def result(self) -> Function:
         topk = {b.var: b.value for b in self.function.bindings if _is_topk_of_few(b)}
@@ -61,35 +60,35 @@ class _Ranked:
         x, attrs = self.r.read(call.args[0]), dict(call.attrs)
         shape = _shape(x)
         n, k, rows = shape[-1], attrs["k"], shape[:-1]
-        element, other = self._reshape(x, (*rows, n, _ONE)), self._reshape(x, (*rows, _ONE, n))
-        place, earlier = (self._reshape(self._op("arange", start=0, stop=n, dtype="int64"), s) for s in ((n, _ONE), (_ONE, n)))
-        before = self._op("less", *((element, other) if attrs["largest"] else (other, element)))
-        same = self._op("equal", element, other)
+        element, other = self.reshape(x, (*rows, n, _ONE)), self.reshape(x, (*rows, _ONE, n))
+        place, earlier = (self.numbers(n, s) for s in ((n, _ONE), (_ONE, n)))
+        before = self.op("less", *((element, other) if attrs["largest"] else (other, element)))
+        same = self.op("equal", element, other)
         if _dtype(x) in DTYPES:
             # NaNs are the largest
-            nan, other_nan = self._op("isnan", element), self._op("isnan", other)
+            nan, other_nan = self.op("isnan", element), self.op("isnan", other)
             first, last = (other_nan, nan) if attrs["largest"] else (nan, other_nan)
-            before = self._op("logical_or", before, self._op("logical_and", first, self._op("logical_not", last)))
-            same = self._op("logical_or", same, self._op("logical_and", nan, other_nan))
-        before = self._op("logical_or", before, self._op("logical_and", same, self._op("less", earlier, place)))
-        rank = self._op("sum", self._op("cast", before, dtype="int64"), axes=(len(rows) + 1,), keepdims=True)
-        wanted = self._reshape(self._op("arange", start=0, stop=k, dtype="int64"), (_ONE, k))
-        chosen = self._op("equal", rank, wanted)
+            before = self.op("logical_or", before, self.op("logical_and", first, self.op("logical_not", last)))
+            same = self.op("logical_or", same, self.op("logical_and", nan, other_nan))
+        before = self.op("logical_or", before, self.op("logical_and", same, self.op("less", earlier, place)))
+        rank = self.op("sum", self.op("cast", before, dtype="int64"), axes=(len(rows) + 1,), keepdims=True)
+        wanted = self.numbers(k, (_ONE, k))
+        chosen = self.op("equal", rank, wanted)
         return self._picked(chosen, element, len(rows)), self._picked(chosen, place, len(rows))
 
     def _put(self, call: OpCall) -> Atom:
         base, places, values = map(self.r.read, call.args)
         shape, chosen = _shape(base), _shape(places)
         rows, k = chosen[:-1], chosen[-1]
-        place = self._reshape(self._op("arange", start=0, stop=shape[-1], dtype="int64"), (_ONE, shape[-1]))
-        here = self._op("equal", self._reshape(places, (*rows, k, _ONE)), place)
-        put = self._picked(here, self._reshape(values, (*rows, k, _ONE)), len(rows))
-        return self._op("where", self._op("any", here, axes=(len(rows),)), put, base)
+        place = self.numbers(shape[-1], (_ONE, shape[-1]))
+        here = self.op("equal", self.reshape(places, (*rows, k, _ONE)), place)
+        put = self._picked(here, self.reshape(values, (*rows, k, _ONE)), len(rows))
+        return self.op("where", self.op("any", here, axes=(len(rows),)), put, base)
 
     def _picked(self, here: Atom, values: Atom, axis: int) -> Atom:
         """The one value that is here along an axis."""
-        zero = self._op("full", value=0, shape=(), dtype=_dtype(values))
-        return self._op("sum", self._op("where", here, values, zero), axes=(axis,))
+        zero = self.op("full", value=0, shape=(), dtype=_dtype(values))
+        return self.op("sum", self.op("where", here, values, zero), axes=(axis,))
 
     def _puts_at_places(self, call: OpCall) -> bool:
         """Whether it puts as many values at the places of a `topk` along the last axis of few elements."""
@@ -99,12 +98,6 @@ class _Ranked:
         if len(shapes) < 3 or shapes[1] != shapes[2] or shapes[0][:-1] != shapes[1][:-1]:
             return False
         return _is_few(call, shapes[0])
-
-    def _op(self, op: str, *args: Atom, **attrs: object) -> Var:
-        return self.r.emit(operator_call(op, *args, **attrs), name=op, where=self.where)
-
-    def _reshape(self, atom: Atom, shape: tuple[Dim, ...]) -> Atom:
-        return reshaped(atom, shape, lambda value: self.r.emit(value, name="row", where=self.where))
 
 
 def _shape(atom: Atom) -> tuple[Dim, ...]:

@@ -95,3 +95,20 @@ class Rewriter:
         return self.builder.finish(
             self.read(old.result), dims=old.dims if dims is None else dims, attrs=old.attrs if attrs is None else attrs
         )
+
+
+class OperatorWriter:
+    """Appends operators to the function that a rewriter writes, all of them at one line of the user's."""
+
+    def __init__(self, r: Rewriter, where: str = "") -> None:
+        self.r, self.where = r, where
+
+    def op(self, op: str, *args: Atom, **attrs: object) -> Var:
+        return self.r.emit(operator_call(op, *args, **attrs), name=op, where=self.where)
+
+    def reshape(self, atom: Atom, shape: Sequence[Dim]) -> Atom:
+        return reshaped(atom, shape, lambda value: self.r.emit(value, name="rows", where=self.where))
+
+    def numbers(self, count: Dim, shape: Sequence[Dim]) -> Atom:
+        """So many numbers from 0 on (int64), in a shape."""
+        return self.reshape(self.op("arange", start=0, stop=count, dtype="int64"), shape)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mirage.compiler.context import Context
-from mirage.compiler.passes.rewrite import Rewriter, operator_call, reshaped
+from mirage.compiler.passes.rewrite import OperatorWriter, Rewriter
 from mirage.ir.dims import Dim, to_dim
 from mirage.ir.graph.nodes import Atom, Expr, Function, Module, OpCall, TupleItem, Var
 from mirage.ir.graph.traverse import uses
@@ -158,28 +158,29 @@ def _is_bias(shape: tuple[Dim, ...] | None, experts: Dim) -> bool:
     return shape is not None and (len(shape) == 1 or (len(shape) == 3 and shape[0] == experts and is_one(shape[1])))
 
 
-class _Routed:
+class _Routed(OperatorWriter):
     """Writes a mixture of the chosen experts."""
 
     def __init__(self, r: Rewriter, read: _Read, m: _Mixture, where: str) -> None:
-        self.r, self.read, self.m, self.where = r, read, m, where
+        super().__init__(r, where)
+        self.read, self.m = read, m
         self.rows = m.k * m.tokens
         self.made: dict[Atom, Atom] = {}
 
     def result(self) -> Atom:
         m = self.m
-        flat = self._reshape(self.r.read(m.chosen), (self.rows,))
-        order = self._op("argsort", flat)
-        places = self._reshape(self._op("arange", start=0, stop=m.experts, dtype="int64"), (m.experts, _ONE))
-        counts = self._op("sum", self._op("cast", self._op("equal", flat, places), dtype="int64"), axes=(1,))
-        self.ends = self._op("cumsum", counts, axis=0)
-        self.expert = self._op("take", flat, order, axis=0)
-        self.token = self._op("floor_divide", order, self._op("constant", value=int(m.k)))
+        flat = self.reshape(self.r.read(m.chosen), (self.rows,))
+        order = self.op("argsort", flat)
+        places = self.numbers(m.experts, (m.experts, _ONE))
+        counts = self.op("sum", self.op("cast", self.op("equal", flat, places), dtype="int64"), axes=(1,))
+        self.ends = self.op("cumsum", counts, axis=0)
+        self.expert = self.op("take", flat, order, axis=0)
+        self.token = self.op("floor_divide", order, self.op("constant", value=int(m.k)))
         found = self._routed(m.found)
-        back = self._op("take", found, self._op("argsort", order), axis=0)
+        back = self.op("take", found, self.op("argsort", order), axis=0)
         h = _shape(m.found)[2]  # type: ignore[index]
-        values = self._reshape(self.r.read(m.values), (m.tokens, m.k, _ONE))
-        return self._op("sum", self._op("mul", self._reshape(back, (m.tokens, m.k, h)), values), axes=(1,))
+        values = self.reshape(self.r.read(m.values), (m.tokens, m.k, _ONE))
+        return self.op("sum", self.op("mul", self.reshape(back, (m.tokens, m.k, h)), values), axes=(1,))
 
     def _routed(self, atom: Atom) -> Atom:
         """The rows of the chosen pairs of a token and an expert, sorted by expert."""
@@ -192,17 +193,11 @@ class _Routed:
         if shape is None or len(shape) < 2:
             return self.r.read(atom)
         if _is_common(shape, self.m.tokens):
-            return self._op("take", self._reshape(self.r.read(atom), shape[1:]), self.token, axis=0)
+            return self.op("take", self.reshape(self.r.read(atom), shape[1:]), self.token, axis=0)
         if _is_bias(shape, self.m.experts):
-            return self._op("take", self._reshape(self.r.read(atom), (shape[0], shape[2])), self.expert, axis=0)
+            return self.op("take", self.reshape(self.r.read(atom), (shape[0], shape[2])), self.expert, axis=0)
         value = self.read.values[atom]  # type: ignore[index]
         assert isinstance(value, OpCall)
         if value.op == "matmul":
-            return self._op("grouped_matmul", self._routed(value.args[0]), self.r.read(value.args[1]), self.ends)
-        return self._op(value.op, *map(self._routed, value.args), **dict(value.attrs))
-
-    def _op(self, op: str, *args: Atom, **attrs: object) -> Var:
-        return self.r.emit(operator_call(op, *args, **attrs), name=op, where=self.where)
-
-    def _reshape(self, atom: Atom, shape: tuple[Dim, ...]) -> Atom:
-        return reshaped(atom, shape, lambda value: self.r.emit(value, name="rows", where=self.where))
+            return self.op("grouped_matmul", self._routed(value.args[0]), self.r.read(value.args[1]), self.ends)
+        return self.op(value.op, *map(self._routed, value.args), **dict(value.attrs))
