@@ -68,6 +68,7 @@ def test_found_kernels_read_windows(cupy: Any, program: Any) -> None:
         agrees(cupy, fast, arrays, wanted)
 
 
+@pytest.mark.slow
 def test_programs_have_them_in_kernels_with_what_follows(cupy: Any) -> None:
     def network(x: Any, k: Any, more: Any, bias: Any) -> Any:
         y = mi.relu(mi.convolution(x, k, padding=1, strides=2) + bias)

@@ -33,6 +33,7 @@ def _searches(store: ResultStore) -> set[str]:
     return {r.key for r in store.records() if not isinstance(stored_in(r), StoredForms | StoredKernel)}
 
 
+@pytest.mark.slow
 def test_a_model_has_what_was_found_for_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recalled: list[bool] = []
 

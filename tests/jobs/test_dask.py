@@ -75,6 +75,7 @@ def killing(found: Any, killed: list[int]) -> Callable[[View], None]:
     return shown
 
 
+@pytest.mark.slow
 def test_two_workers_of_which_one_is_killed(tmp_path: Path) -> None:
     alone, store = ResultStore(f"sqlite:///{tmp_path}/alone.sqlite"), ResultStore(f"sqlite:///{tmp_path}/store.sqlite")
     searched_here(tasks(), alone)

@@ -55,6 +55,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_subprograms_of_a_model_become_a_job_that_its_compiler_finds(command: Run, folder: Path) -> None:
     code, out, err = command("jobs", "from-model", "small.onnx", "--save", "parts.toml", "--json")
     assert code == 0, err

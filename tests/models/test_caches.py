@@ -97,6 +97,7 @@ def test_a_call_appends_to_the_cache_that_it_is_given(model: Callable[[], Any]) 
     assert all(not p.imported.fallback for p in run.programs)
 
 
+@pytest.mark.slow
 def test_an_empty_cache_is_filled() -> None:
     eager = made(llama)
     run = mirage.torch.compile(eager, **QUICK)
@@ -178,6 +179,7 @@ def gemma3() -> Any:
 ALL = ((5, *[1] * 12, 3), (17, 1, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "sequences"),
     [(mistral, ((17, 1, 1),)), *(pytest.param(model, ALL, marks=pytest.mark.slow) for model in (mistral, gemma3))],

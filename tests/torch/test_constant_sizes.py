@@ -77,6 +77,7 @@ class Chunks(torch.nn.Module):  # type: ignore[misc, name-defined]
         return (within + before).reshape(x.shape[0], -1, x.shape[-1])[:, :steps]
 
 
+@pytest.mark.slow
 def test_sizes_in_large_formulas_are_constants_and_the_batch_is_none() -> None:
     model = Windows(3)
     run = compiled(model, strict=True)

@@ -160,6 +160,7 @@ def test_gradients_of_functions(name: str) -> None:
     assert counted() == {"gradients": 1}
 
 
+@pytest.mark.slow
 def test_a_loss_over_all_tokens_of_any_sizes() -> None:
     """The backward graph gets tensors of b*t rows, but neither b nor t."""
     torch.manual_seed(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.kernels.cpu.csrc.amx import TILES
-from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, HALVES, ROOMS, check_caught, check_clean
+from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, HALVES, ROOMS, SANITIZED_HALVES, check_caught, check_clean
 
 SOURCE = BEGIN + '#include "attention.c"\n#include "mirage_gemm_dot.c"\n#include "mirage_gemm_outer.c"\n' + ROOMS + HALVES + r"""
 static float at(const void *p, int half, ptrdiff_t i)
@@ -121,10 +121,7 @@ int main(int argc, char **argv)
 SOURCES = {half: f"#define MI_HALF {half}\n{SOURCE}" for half in ("bfloat16", "float16")}
 
 
-@pytest.mark.parametrize(
-    ("build", "threads"), [("address", "1"), pytest.param("thread", "3", marks=pytest.mark.slow), ("native", "2")]
-)
-@pytest.mark.parametrize("half", SOURCES)
+@pytest.mark.parametrize(("half", "build", "threads"), SANITIZED_HALVES)
 def test_under_sanitizers(half: str, build: str, threads: str) -> None:
     assert build in BUILDS
     check_clean(build, SOURCES[half], threads)
@@ -137,6 +134,7 @@ def test_by_other_compilers(half: str, build: str) -> None:
     check_clean(build, SOURCES[half], "3")
 
 
+@pytest.mark.slow
 def test_by_the_tiles_of_amx() -> None:
     """Emulated, where this machine has pairs of bfloat16."""
     tiled = SOURCES["bfloat16"].replace(BEGIN, BEGIN + TILES + "static int mi_amx_allowed(void) { return 1; }\n")

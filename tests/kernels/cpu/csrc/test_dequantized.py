@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, HALVES, ROOMS, check_caught, check_clean
+from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, HALVES, ROOMS, SANITIZED_HALVES, check_caught, check_clean
 
 SOURCE = BEGIN + '#include "dequantized.c"\n#include "mirage_gemm_outer.c"\n#include <string.h>\n' + ROOMS + HALVES + r"""
 /* Where the weight of a term and a column is, in packed weights of so many bytes. */
@@ -160,11 +160,9 @@ int main(int argc, char **argv)
 """
 #: the type of 16 bits that it is compiled for
 SOURCES = {half: f"#define MI_HALF {half}\n{SOURCE}" for half in ("bfloat16", "float16")}
-SANITIZED = [("address", "1"), pytest.param("thread", "3", marks=pytest.mark.slow), ("native", "2")]
 
 
-@pytest.mark.parametrize(("build", "threads"), SANITIZED)
-@pytest.mark.parametrize("half", SOURCES)
+@pytest.mark.parametrize(("half", "build", "threads"), SANITIZED_HALVES)
 def test_under_sanitizers(half: str, build: str, threads: str) -> None:
     assert build in BUILDS
     check_clean(build, SOURCES[half], threads)
@@ -177,5 +175,6 @@ def test_by_other_compilers(half: str, build: str) -> None:
     check_clean(build, SOURCES[half], "3")
 
 
+@pytest.mark.slow
 def test_weights_that_end_too_early_are_found() -> None:
     check_caught("address", SOURCE, "1", "wrong", text="heap-buffer-overflow")

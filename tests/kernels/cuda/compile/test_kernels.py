@@ -387,6 +387,7 @@ def test_racing_processes(cache: Path) -> None:
     assert len(folders(cache)) == 1
 
 
+@pytest.mark.slow
 def test_losing_a_race_keeps_what_the_winner_made(
     cache: Path, copy: CompiledKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
