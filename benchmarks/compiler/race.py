@@ -51,9 +51,12 @@ VERSIONS: Mapping[str, tuple[str, ...]] = {
 #: the version that users get
 _FULL = "full"
 #: layers of models, which have peers
-MODELS = ("llama_prefill", "llama_decode", "bert_encoder", "mixtral_moe", "mixtral_routed")
+MODELS = (
+    "llama_prefill", "llama_decode", "bert_encoder", "gpt2_decode", "t5_encoder", "whisper_decode", "gemma_decode",
+    "mixtral_moe", "mixtral_routed",
+)  # fmt: skip
 #: those of which every version reads all arguments, so that these bytes are a limit
-_WHOLE = MODELS[:3]
+_WHOLE = MODELS[:6]
 #: largest error of float32 results, sums of some thousand terms, by the largest element
 _TOLERANCE = 1e-4
 

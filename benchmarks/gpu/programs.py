@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +20,7 @@ import typer
 
 import mirage as mi
 from benchmarks.graphs.convolutions import CONVOLUTIONS
-from benchmarks.graphs.programs import BERT_BASE, MIXTRAL, TINY_LLAMA, GraphProgram, Sizes, programs
+from benchmarks.graphs.programs import PUBLISHED, GraphProgram, Sizes, programs
 from benchmarks.peers.peers import complain
 from benchmarks.tables import Table, emit, emit_lines
 from mirage.cli_shared import AsJson
@@ -70,8 +70,7 @@ def measured(names: Sequence[str]) -> list[GraphProgram]:
     """The programs of these names, all if none is given; raises InputError for others."""
     if unknown := [n for n in names if n not in NAMES]:
         raise InputError(f"{unknown[0]!r} is not measured; the programs are {', '.join(NAMES)}")
-    llama, bert, mixtral = replace(TINY_LLAMA, dtype=DTYPE), replace(BERT_BASE, dtype=DTYPE), replace(MIXTRAL, dtype=DTYPE)
-    found = programs(llama, bert, mixtral, batch=8, length=512, measured=True)
+    found = programs(PUBLISHED.of(DTYPE), batch=8, length=512, measured=True)
     found |= {name: c.program(name) for name, c in CONVOLUTIONS.items()}
     return [found[n] for n in names or NAMES]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,53 @@ def norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
     return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-6) * weight + bias
 
 
+def frequencies(head: int) -> np.ndarray:
+    """Angle per position of each pair of elements of a head, in radians, as rotary embeddings have it."""
+    return (10000.0 ** (-np.arange(0, head, 2) / head)).astype(np.float32)
+
+
+def rotate(x: Any, positions: Any, dtype: str = "float32") -> Any:
+    """Rotary embedding of x[b, heads, s, head]: the two halves of a head are turned by the positions' angles."""
+    half = x.shape[-1] // 2
+    angles = positions.astype("float32")[:, None] * frequencies(2 * int(half))
+    cos, sin = (mi.cast(turn, dtype) for turn in (mi.cos(angles), mi.sin(angles)))
+    first, second = x[..., :half], x[..., half:]
+    return mi.concat([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def rotated(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """The yardstick of `rotate`: a pair of elements is a complex number, and a position turns it."""
+    half = x.shape[-1] // 2
+    pairs = (x[..., :half] + 1j * x[..., half:]) * np.exp(
+        1j * positions[:, None] * frequencies(2 * half).astype(np.float64)
+    )
+    return np.concatenate([pairs.real, pairs.imag], -1)
+
+
+def causal_attention(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int = 2**31, cap: float = math.inf
+) -> np.ndarray:
+    """Yardstick of causal attention of the last tokens, token by token, heads joined. Scores are capped where `cap` is finite."""
+    b, heads, s, head = q.shape
+    t = k.shape[2]
+    mixed = np.empty((b, s, heads, head))
+    for h in range(heads):
+        shared = h * k.shape[1] // heads
+        for i in range(s):
+            end = t - s + i + 1
+            start = max(0, end - window)
+            scores = np.einsum("bd,btd->bt", q[:, h, i], k[:, shared, start:end]) / math.sqrt(head)
+            if math.isfinite(cap):
+                scores = cap * np.tanh(scores / cap)
+            mixed[:, i, h] = np.einsum("bt,btd->bd", softmax(scores), v[:, shared, start:end])
+    return mixed.reshape(b, s, heads * head)
+
+
+def heads(x: np.ndarray, count: int) -> np.ndarray:
+    """[b, s, count * head] as [b, count, s, head]."""
+    return np.moveaxis(x.reshape(*x.shape[:2], count, -1), 2, 1)
+
+
 @dataclass(frozen=True)
 class Llama:
     """A decoder layer as in Llama: RMSNorm, grouped queries with rotary positions, a gated MLP.
@@ -63,11 +110,6 @@ class Llama:
     dtype: str = "float32"
 
     weights = ("norm1", "wq", "wk", "wv", "wo", "norm2", "w1", "w3", "w2")
-
-    @cached_property
-    def frequencies(self) -> np.ndarray:
-        """Angle per position of each pair of elements of a head, in radians."""
-        return (10000.0 ** (-np.arange(0, self.head, 2) / self.head)).astype(np.float32)
 
     def _specs(self, **others: Any) -> dict[str, Any]:
         h, kv, f = self.hidden, self.shared * self.head, self.ffn
@@ -93,13 +135,6 @@ class Llama:
     def decode_specs(self) -> Mapping[str, Any]:
         cache = mi.tensor("b", self.shared, "t", self.head, dtype=self.dtype)
         return self._specs(k_cache=cache, v_cache=cache)
-
-    def _rotate(self, x: Any, positions: Any) -> Any:
-        """Rotary embedding of x[b, heads, s, head]: the two halves of a head are turned by the positions' angles."""
-        angles = positions.astype("float32")[:, None] * self.frequencies
-        cos, sin = (mi.cast(turn, self.dtype) for turn in (mi.cos(angles), mi.sin(angles)))
-        first, second = x[..., : self.head // 2], x[..., self.head // 2 :]
-        return mi.concat([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
     def _heads(self, x: Any, count: int) -> Any:
         b, s = x.shape[:2]
@@ -142,8 +177,8 @@ class Llama:
         norm1, wq, wk, wv, wo, norm2, w1, w3, w2 = weights
         b, s = x.shape[:2]
         y = mi.rms_norm(x, norm1)
-        q = self._rotate(self._heads(y @ wq, self.heads), positions)
-        k = self._rotate(self._heads(y @ wk, self.shared), positions)
+        q = rotate(self._heads(y @ wq, self.heads), positions, self.dtype)
+        k = rotate(self._heads(y @ wk, self.shared), positions, self.dtype)
         v = self._heads(y @ wv, self.shared)
         if cache:
             k, v = mi.concat([cache[0], k], axis=2), mi.concat([cache[1], v], axis=2)
@@ -156,30 +191,11 @@ class Llama:
         self, x: np.ndarray, positions: np.ndarray, k_cache: np.ndarray, v_cache: np.ndarray, *weights: np.ndarray
     ) -> tuple[np.ndarray, ...]:
         norm1, wq, wk, wv, wo, norm2, w1, w3, w2 = weights
-        b, s, _ = x.shape
         y = rms(x, norm1)
-        # a pair of elements is a complex number, and a position turns it
-        turns = np.exp(1j * positions[:, None] * self.frequencies.astype(np.float64))
-
-        def heads(z: np.ndarray, count: int) -> np.ndarray:
-            return np.moveaxis(z.reshape(b, s, count, self.head), 2, 1)
-
-        def turned(z: np.ndarray) -> np.ndarray:
-            pairs = (z[..., : self.head // 2] + 1j * z[..., self.head // 2 :]) * turns
-            return np.concatenate([pairs.real, pairs.imag], -1)
-
-        q = turned(heads(y @ wq, self.heads))
-        k = np.concatenate([k_cache, turned(heads(y @ wk, self.shared))], 2)
+        q = rotated(heads(y @ wq, self.heads), positions)
+        k = np.concatenate([k_cache, rotated(heads(y @ wk, self.shared), positions)], 2)
         v = np.concatenate([v_cache, heads(y @ wv, self.shared)], 2)
-        t = k.shape[2]
-        mixed = np.empty((b, s, self.heads, self.head))
-        for h in range(self.heads):
-            shared = h * self.shared // self.heads
-            for i in range(s):
-                last = t - s + i + 1
-                scores = np.einsum("bd,btd->bt", q[:, h, i], k[:, shared, :last]) / math.sqrt(self.head)
-                mixed[:, i, h] = np.einsum("bt,btd->bd", softmax(scores), v[:, shared, :last])
-        x = x + mixed.reshape(b, s, -1) @ wo
+        x = x + causal_attention(q, k, v) @ wo
         y = rms(x, norm2)
         return x + (silu(y @ w1) * (y @ w3)) @ w2, k, v
 

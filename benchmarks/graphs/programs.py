@@ -8,13 +8,13 @@ without the operators of the package.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 import mirage as mi
-from benchmarks.graphs import models, small
+from benchmarks.graphs import attention_models, models, small
 from mirage.ir.annotations import ShapeType
 from mirage.ir.dims import evaluate
 from mirage.ir.graph.nodes import Module
@@ -106,15 +106,34 @@ def _dominant(shape: tuple[int, ...], sizes: Sizes, rng: np.random.Generator) ->
     return rng.uniform(-1, 1, shape) / shape[0] + 2 * np.eye(shape[0])
 
 
-def programs(
-    llama: models.Llama, bert: models.Bert, mixtral: models.Mixtral, batch: int, length: int, measured: bool
-) -> dict[str, GraphProgram]:
-    """All programs, with the literal dims of these models; random sizes go up to `batch` and `length`."""
+@dataclass(frozen=True)
+class Layers:
+    """The models whose layers are programs, with their literal dims."""
+
+    llama: models.Llama
+    bert: models.Bert
+    mixtral: models.Mixtral
+    gpt2: attention_models.Gpt2
+    t5: attention_models.T5
+    gemma: attention_models.Gemma
+    whisper: attention_models.Whisper
+
+    def of(self, dtype: str) -> Layers:
+        """The same, Llama, BERT and Mixtral with this element type."""
+        llama, bert, mixtral = (replace(m, dtype=dtype) for m in (self.llama, self.bert, self.mixtral))
+        return replace(self, llama=llama, bert=bert, mixtral=mixtral)
+
+
+def programs(layers: Layers, batch: int, length: int, measured: bool) -> dict[str, GraphProgram]:
+    """All programs; random sizes go up to `batch` and `length`."""
 
     def sizes(**named: Sizes) -> Mapping[str, Sizes]:
         return named if measured else {}
 
+    llama, bert, mixtral = layers.llama, layers.bert, layers.mixtral
+    gpt2, t5, gemma, whisper = layers.gpt2, layers.t5, layers.gemma, layers.whisper
     tokens = {"b": (1, batch), "s": (1, length)}
+    decoding = {"b": (1, batch), "s": (1, 4), "t": (0, length)}
     found = (
         GraphProgram(
             "llama_prefill",
@@ -131,7 +150,7 @@ def programs(
             llama.decode,
             llama.decode_specs(),
             llama.decode_yardstick,
-            {"b": (1, batch), "s": (1, 4), "t": (0, length)},
+            decoding,
             sizes(
                 cache512={"b": 1, "s": 1, "t": 512}, cache4096={"b": 1, "s": 1, "t": 4096}, batch8={"b": 8, "s": 1, "t": 512},
                 batch32={"b": 32, "s": 1, "t": 512},
@@ -160,6 +179,47 @@ def programs(
                 mixtral.weights,
             )
             for name, block in (("mixtral_moe", mixtral.block), ("mixtral_routed", mixtral.routed))
+        ),
+        GraphProgram(
+            "gpt2_decode",
+            gpt2.decode,
+            gpt2.specs(),
+            gpt2.yardstick,
+            decoding,
+            sizes(cache512={"b": 1, "s": 1, "t": 512}, batch8={"b": 8, "s": 1, "t": 512}),
+            gpt2.weights,
+        ),
+        GraphProgram(
+            "t5_encoder",
+            t5.encoder,
+            t5.specs(),
+            t5.yardstick,
+            tokens,
+            sizes(batch1={"b": 1, "s": 128}, batch8={"b": 8, "s": 128}),
+            t5.weights,
+            {
+                "distances": lambda shape, sizes, rng: t5.distances(shape[0]),
+                "wq": lambda shape, sizes, rng: t5.query_weights(shape, rng),
+            },
+        ),
+        GraphProgram(
+            "gemma_decode",
+            gemma.decode,
+            gemma.specs(),
+            gemma.yardstick,
+            decoding,
+            sizes(cache4096={"b": 1, "s": 1, "t": 4096}, prompt1024={"b": 1, "s": 1024, "t": 0}),
+            gemma.weights,
+            {"positions": _positions},
+        ),
+        GraphProgram(
+            "whisper_decode",
+            whisper.decode,
+            whisper.specs(),
+            whisper.yardstick,
+            decoding | {"f": (1, length)},
+            sizes(batch1={"b": 1, "s": 1, "t": 64, "f": 1500}, batch8={"b": 8, "s": 1, "t": 64, "f": 1500}),
+            whisper.weights,
         ),
         GraphProgram(
             "two_functions",
@@ -211,17 +271,26 @@ def programs(
     return {p.name: p for p in found}
 
 
-SMALL = programs(
-    models.Llama(hidden=32, heads=4, shared=2, head=8, ffn=48),
-    models.Bert(hidden=32, heads=4, ffn=64),
-    models.Mixtral(hidden=16, experts=4, ffn=24),
-    batch=3,
-    length=12,
-    measured=False,
-)
 #: of 1.1 billion parameters
 TINY_LLAMA = models.Llama(hidden=2048, heads=32, shared=4, head=64, ffn=5632)
 BERT_BASE = models.Bert(hidden=768, heads=12, ffn=3072)
 #: of an eighth of the width
 MIXTRAL = models.Mixtral(hidden=512, experts=8, ffn=1792)
-MEASURED = programs(TINY_LLAMA, BERT_BASE, MIXTRAL, batch=8, length=512, measured=True)
+#: the smallest GPT-2, T5 base, and Whisper small
+GPT2 = attention_models.Gpt2(hidden=768, heads=12, ffn=3072)
+T5_BASE = attention_models.T5(hidden=768, heads=12, ffn=3072)
+WHISPER_SMALL = attention_models.Whisper(hidden=768, heads=12, ffn=3072)
+#: the layer of Gemma 2 with the widths and the window of Gemma 3 of 1 billion parameters
+GEMMA = attention_models.Gemma(hidden=1152, heads=4, shared=1, head=256, ffn=6912, window=512)
+TINY = Layers(
+    models.Llama(hidden=32, heads=4, shared=2, head=8, ffn=48),
+    models.Bert(hidden=32, heads=4, ffn=64),
+    models.Mixtral(hidden=16, experts=4, ffn=24),
+    attention_models.Gpt2(hidden=32, heads=4, ffn=48),
+    attention_models.T5(hidden=32, heads=4, ffn=48, buckets=8, farthest=6),
+    attention_models.Gemma(hidden=32, heads=4, shared=2, head=8, ffn=48, window=5, cap=2.0),
+    attention_models.Whisper(hidden=32, heads=4, ffn=48),
+)
+PUBLISHED = Layers(TINY_LLAMA, BERT_BASE, MIXTRAL, GPT2, T5_BASE, GEMMA, WHISPER_SMALL)
+SMALL = programs(TINY, batch=3, length=12, measured=False)
+MEASURED = programs(PUBLISHED, batch=8, length=512, measured=True)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from benchmarks.graphs.models import frequencies
 from benchmarks.graphs.programs import BERT_BASE, TINY_LLAMA, GraphProgram
 from benchmarks.peers.in_jax import EPS
 
@@ -63,7 +64,7 @@ def _llama(cached: bool) -> _Layer:
     def run(x: Array, positions: Array, *rest: Array) -> tuple[Array, Array, Array]:
         cache, (norm1, wq, wk, wv, wo, norm2, w1, w3, w2) = (rest[:2], rest[2:]) if cached else ((), rest)
         b, s, _ = x.shape
-        angles = positions[:, None] * model.frequencies
+        angles = positions[:, None] * frequencies(model.head)
         cos, sin = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
         y = _rms(x, norm1)
         q = _rotate((y @ wq).reshape(b, s, model.heads, -1), cos, sin)

@@ -12,6 +12,7 @@ import onnx.numpy_helper
 import onnx.parser
 import onnxruntime as ort
 
+from benchmarks.graphs.models import frequencies
 from benchmarks.graphs.programs import BERT_BASE, TINY_LLAMA, GraphProgram
 from benchmarks.peers.in_onnx import EPS
 
@@ -100,7 +101,7 @@ def _session(
 
 def _llama(cached: bool, joined: bool = False) -> _Model:
     model = TINY_LLAMA
-    angles = np.arange(_POSITIONS)[:, None] * model.frequencies
+    angles = np.arange(_POSITIONS)[:, None] * frequencies(model.head)
     tables = {"cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32)}
     # one new token sees all that is cached; a prompt has no cache
     attention = ('<{}>(q, k, v0, "", k_cache, v_cache)' if cached else "<{}, is_causal = 1>(q, k, v0)").format(

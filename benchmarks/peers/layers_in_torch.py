@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.graphs.convolutions import CONVOLUTIONS, Convolution
+from benchmarks.graphs.models import frequencies
 from benchmarks.graphs.programs import BERT_BASE, TINY_LLAMA, GraphProgram
 from benchmarks.peers.compiled import Frozen, compiles
 from benchmarks.peers.in_torch import EPS, Form
@@ -97,7 +98,7 @@ def _llama(
     are `joined`, one matmul projects to queries, keys and values, and one to gate and up.
     """
     model = TINY_LLAMA
-    frequencies = torch.from_numpy(model.frequencies).to(device)
+    turns = torch.from_numpy(frequencies(model.head)).to(device)
 
     def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         first, second = x.chunk(2, -1)
@@ -110,7 +111,7 @@ def _llama(
         else:
             norm1, wq, wk, wv, wo, norm2, w1, w3, w2 = weights
         b, s, _ = x.shape
-        angles = positions[:, None] * frequencies
+        angles = positions[:, None] * turns
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         y = _rms(x, norm1)
         if joined:

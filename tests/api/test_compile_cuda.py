@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import mirage as mi
-from benchmarks.graphs.models import Bert, Llama, Mixtral
-from benchmarks.graphs.programs import SMALL, programs
+from benchmarks.graphs.programs import SMALL, TINY, programs
 from mirage.drawing.show import picture
 from mirage.errors import DeviceError, FormatError, GuardError, InputError, MirageError, UnknownTarget
 from mirage.kernels.cuda.device import present_device
@@ -89,15 +88,7 @@ def test_superoptimization_in_the_background(strict: StrictLab) -> None:
 
 
 LAYERS = {
-    dtype: programs(
-        Llama(hidden=32, heads=4, shared=2, head=8, ffn=48, dtype=dtype),
-        Bert(hidden=32, heads=4, ffn=64, dtype=dtype),
-        Mixtral(hidden=16, experts=4, ffn=24, dtype=dtype),
-        batch=2,
-        length=8,
-        measured=False,
-    )
-    for dtype in ("float16", "bfloat16")
+    dtype: programs(TINY.of(dtype), batch=2, length=8, measured=False) for dtype in ("float16", "bfloat16")
 }
 
 

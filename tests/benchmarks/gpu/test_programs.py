@@ -13,8 +13,7 @@ import pytest
 from benchmarks.gpu import programs as gpu_programs
 from benchmarks.gpu.programs import Device, GpuProgramRow, measure, measured, program_table, rehearse
 from benchmarks.graphs.convolutions import CONVOLUTIONS
-from benchmarks.graphs.models import Bert, Llama, Mixtral
-from benchmarks.graphs.programs import GraphProgram, programs
+from benchmarks.graphs.programs import TINY, GraphProgram, programs
 from benchmarks.peers import layers_in_torch
 from benchmarks.peers.in_torch import Form
 from mirage.errors import DeviceError, InputError
@@ -23,18 +22,11 @@ from mirage.ir.graph.interpret import run_module
 pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")
 torch = pytest.importorskip("torch")
 
-TINY = programs(
-    Llama(hidden=32, heads=4, shared=2, head=8, ffn=48, dtype="float16"),
-    Bert(hidden=32, heads=4, ffn=64, dtype="float16"),
-    Mixtral(hidden=16, experts=4, ffn=24, dtype="float16"),
-    batch=2,
-    length=8,
-    measured=False,
-)
+TINY_PROGRAMS = programs(TINY.of("float16"), batch=2, length=8, measured=False)
 
 
 def tiny(name: str, **sizes: int) -> GraphProgram:
-    return replace(TINY[name], measured={"tiny": sizes})
+    return replace(TINY_PROGRAMS[name], measured={"tiny": sizes})
 
 
 def test_programs_are_of_float16() -> None:

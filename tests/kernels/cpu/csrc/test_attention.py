@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.kernels.cpu.csrc.amx import TILES
-from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, HALVES, ROOMS, SANITIZED_HALVES, check_caught, check_clean
+from tests.kernels.cpu.sanitize import (
+    BEGIN,
+    BUILDS,
+    FOREIGN,
+    HALVES,
+    ROOMS,
+    SANITIZED_HALVES,
+    check_caught,
+    check_clean,
+)
 
 SOURCE = BEGIN + '#include "attention.c"\n#include "mirage_gemm_dot.c"\n#include "mirage_gemm_outer.c"\n' + ROOMS + HALVES + r"""
 static float at(const void *p, int half, ptrdiff_t i)

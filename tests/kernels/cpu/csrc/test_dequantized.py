@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, HALVES, ROOMS, SANITIZED_HALVES, check_caught, check_clean
+from tests.kernels.cpu.sanitize import (
+    BEGIN,
+    BUILDS,
+    FOREIGN,
+    HALVES,
+    ROOMS,
+    SANITIZED_HALVES,
+    check_caught,
+    check_clean,
+)
 
 SOURCE = BEGIN + '#include "dequantized.c"\n#include "mirage_gemm_outer.c"\n#include <string.h>\n' + ROOMS + HALVES + r"""
 /* Where the weight of a term and a column is, in packed weights of so many bytes. */
