@@ -208,7 +208,7 @@ def programs(layers: Layers, batch: int, length: int, measured: bool) -> dict[st
             gemma.specs(),
             gemma.yardstick,
             decoding,
-            sizes(cache4096={"b": 1, "s": 1, "t": 4096}, prompt1024={"b": 1, "s": 1024, "t": 0}),
+            sizes(cache4096={"b": 1, "s": 1, "t": 4096}, prompt512={"b": 1, "s": 512, "t": 512}),
             gemma.weights,
             {"positions": _positions},
         ),

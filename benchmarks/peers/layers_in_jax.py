@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from benchmarks.graphs.models import frequencies
-from benchmarks.graphs.programs import BERT_BASE, TINY_LLAMA, GraphProgram
+from benchmarks.graphs.programs import BERT_BASE, GEMMA, GPT2, T5_BASE, TINY_LLAMA, WHISPER_SMALL, GraphProgram
 from benchmarks.peers.in_jax import EPS
 
 _Layer = Callable[..., Any]
@@ -91,6 +91,73 @@ def _bert(x: Array, valid: Array, *weights: Array) -> Array:
     return _norm(x + jax.nn.gelu(x @ w1 + b1, approximate=False) @ w2 + b2, g2, c2)
 
 
+def _appended(k_cache: Array, v_cache: Array, k: Array, v: Array) -> tuple[Array, Array]:
+    """Keys and values [b, heads, tokens, head] of all tokens, of new ones [b, tokens, heads, head]."""
+    return jnp.concatenate([k_cache, k.swapaxes(1, 2)], 2), jnp.concatenate([v_cache, v.swapaxes(1, 2)], 2)
+
+
+def _attend(q: Array, k: Array, v: Array) -> Array:
+    """Of queries [b, tokens, heads, head] that see all keys [b, heads, tokens, head]; joins the heads."""
+    mixed = jax.nn.dot_product_attention(q, k.swapaxes(1, 2), v.swapaxes(1, 2))
+    return mixed.reshape(*q.shape[:2], -1)
+
+
+def _heads(x: Array, count: int) -> Array:
+    return x.reshape(*x.shape[:2], count, -1)
+
+
+def _gpt2(x: Array, k_cache: Array, v_cache: Array, *weights: Array) -> tuple[Array, Array, Array]:
+    g1, c1, wqkv, bqkv, wo, bo, g2, c2, w1, b1, w2, b2 = weights
+    q, k, v = (_heads(part, GPT2.heads) for part in jnp.split(_norm(x, g1, c1) @ wqkv + bqkv, 3, -1))
+    keys, values = _appended(k_cache, v_cache, k, v)
+    x = x + _attend(q, keys, values) @ wo + bo
+    return x + jax.nn.gelu(_norm(x, g2, c2) @ w1 + b1, approximate=True) @ w2 + b2, keys, values
+
+
+def _t5(x: Array, distances: Array, *weights: Array) -> Array:
+    norm1, wq, wk, wv, wo, bias, norm2, w1, w2 = weights
+    y = _rms(x, norm1)
+    q, k, v = (_heads(y @ w, T5_BASE.heads) for w in (wq, wk, wv))
+    mixed = jax.nn.dot_product_attention(q, k, v, bias=bias[distances].transpose(2, 0, 1)[None], scale=1.0)
+    x = x + mixed.reshape(x.shape) @ wo
+    return x + jax.nn.relu(_rms(x, norm2) @ w1) @ w2
+
+
+def _whisper(
+    x: Array, k_cache: Array, v_cache: Array, k_sound: Array, v_sound: Array, *weights: Array
+) -> tuple[Array, Array, Array]:
+    g1, c1, wq, bq, wk, wv, bv, wo, bo, g2, c2, wcq, bcq, wco, bco, g3, c3, w1, b1, w2, b2 = weights
+    y = _norm(x, g1, c1)
+    q, k, v = (_heads(part, WHISPER_SMALL.heads) for part in (y @ wq + bq, y @ wk, y @ wv + bv))
+    keys, values = _appended(k_cache, v_cache, k, v)
+    x = x + _attend(q, keys, values) @ wo + bo
+    q = _heads(_norm(x, g2, c2) @ wcq + bcq, WHISPER_SMALL.heads)
+    x = x + _attend(q, k_sound, v_sound) @ wco + bco
+    return x + jax.nn.gelu(_norm(x, g3, c3) @ w1 + b1, approximate=False) @ w2 + b2, keys, values
+
+
+def _gemma(x: Array, positions: Array, k_cache: Array, v_cache: Array, *weights: Array) -> tuple[Array, Array, Array]:
+    """Attention reads the keys that some query sees; the queries that share keys are rows of one head."""
+    norm1, wq, wk, wv, wo, norm2, norm3, w1, w3, w2, norm4 = weights
+    b, s, _ = x.shape
+    angles = positions[:, None] * frequencies(GEMMA.head)
+    cos, sin = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+    y = _rms(x, 1 + norm1)
+    q = _rotate(_heads(y @ wq, GEMMA.heads), cos, sin)
+    keys, values = _appended(k_cache, v_cache, _rotate(_heads(y @ wk, GEMMA.shared), cos, sin), _heads(y @ wv, GEMMA.shared))
+    k, v = (c[:, :, -(GEMMA.window + s - 1) :] for c in (keys, values))
+    t = k.shape[2]
+    i, j = jnp.arange(t - s, t)[:, None], jnp.arange(t)
+    grouped = q.reshape(b, s, GEMMA.shared, -1, GEMMA.head)
+    scores = jnp.einsum("bskgd,bktd->bkgst", grouped, k) * GEMMA.head**-0.5
+    scores = jnp.where((j <= i) & (i - j < GEMMA.window), GEMMA.cap * jnp.tanh(scores / GEMMA.cap), -jnp.inf)
+    mixed = jnp.einsum("bkgst,bktd->bskgd", jax.nn.softmax(scores), v).reshape(b, s, -1)
+    x = x + _rms(mixed @ wo, 1 + norm2)
+    y = _rms(x, 1 + norm3)
+    gated = jax.nn.gelu(y @ w1, approximate=True) * (y @ w3)
+    return x + _rms(gated @ w2, 1 + norm4), keys, values
+
+
 def _mixtral_dense(x: Array, router: Array, w1: Array, w3: Array, w2: Array) -> Array:
     """All experts for all tokens."""
     best, chosen = jax.lax.top_k(x @ router, 2)
@@ -117,6 +184,10 @@ _LAYERS: Mapping[str, Mapping[str, _Layer]] = {
     "llama_prefill": {"": _llama(False)},
     "llama_decode": {"": _llama(True)},
     "bert_encoder": {"": _bert},
+    "gpt2_decode": {"": _gpt2},
+    "t5_encoder": {"": _t5},
+    "whisper_decode": {"": _whisper},
+    "gemma_decode": {"": _gemma},
     "mixtral_moe": _MIXTRAL,
     "mixtral_routed": _MIXTRAL,
 }

@@ -12,8 +12,21 @@ from torch import Tensor
 from benchmarks.graphs.convolutions import CONVOLUTIONS, Convolution
 from benchmarks.graphs.models import frequencies
 from benchmarks.graphs.programs import BERT_BASE, TINY_LLAMA, GraphProgram
+from benchmarks.peers.attention_layers_in_torch import (
+    Linear,
+    flexible,
+    gemma,
+    gpt2,
+    masked,
+    norm,
+    plain,
+    rms,
+    rotate,
+    t5,
+    whisper,
+)
 from benchmarks.peers.compiled import Frozen, compiles
-from benchmarks.peers.in_torch import EPS, Form
+from benchmarks.peers.in_torch import Form
 
 #: calls of a layer, and its results
 Layer = Callable[..., Any]
@@ -65,18 +78,6 @@ def _out_in(given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     return tuple(a.mT.contiguous() if n.startswith("w") else a for n, a in given.items())
 
 
-def _rms(x: Tensor, weight: Tensor) -> Tensor:
-    return F.rms_norm(x, x.shape[-1:], weight, EPS)
-
-
-def _norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], weight, bias, EPS)
-
-
-def _plain(x: Tensor, w: Tensor) -> Tensor:
-    return x @ w
-
-
 def _joined(count: int) -> Callable[[Mapping[str, Tensor]], tuple[Tensor, ...]]:
     """Weights of projections of the same rows beside each other, in the layout of `nn.Linear`, after so many other arguments."""
 
@@ -89,9 +90,7 @@ def _joined(count: int) -> Callable[[Mapping[str, Tensor]], tuple[Tensor, ...]]:
     return prepare
 
 
-def _llama(
-    device: torch.device, cached: bool, linear: Callable[[Tensor, Tensor], Tensor], joined: bool = False
-) -> Layer:
+def _llama(device: torch.device, cached: bool, linear: Linear, joined: bool = False) -> Layer:
     """A layer of a decoder over new tokens, of which there is one where keys and values are cached.
 
     What rotates them is on the device before any call: copies would keep calls from being recorded as CUDA graphs. Where weights
@@ -99,10 +98,6 @@ def _llama(
     """
     model = TINY_LLAMA
     turns = torch.from_numpy(frequencies(model.head)).to(device)
-
-    def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        first, second = x.chunk(2, -1)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
     def run(x: Tensor, positions: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         cache, weights = (rest[:2], rest[2:]) if cached else ((), rest)
@@ -113,7 +108,7 @@ def _llama(
         b, s, _ = x.shape
         angles = positions[:, None] * turns
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        y = _rms(x, norm1)
+        y = rms(x, norm1)
         if joined:
             sizes = [n * model.head for n in (model.heads, model.shared, model.shared)]
             q, k, v = linear(y, wqkv).split(sizes, -1)
@@ -126,14 +121,14 @@ def _llama(
             k, v = torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=not cached, enable_gqa=True)
         x = x + linear(mixed.transpose(1, 2).reshape(b, s, -1), wo)
-        y = _rms(x, norm2)
+        y = rms(x, norm2)
         gate, up = linear(y, w13).chunk(2, -1) if joined else (linear(y, w1), linear(y, w3))
         return x + linear(F.silu(gate) * up, w2), k, v
 
     return run
 
 
-def _bert(linear: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Layer:
+def _bert(linear: Linear) -> Layer:
     model = BERT_BASE
 
     def run(x: Tensor, valid: Tensor, *weights: Tensor) -> Tensor:
@@ -145,8 +140,8 @@ def _bert(linear: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Layer:
 
         q, k, v = heads(linear(x, wq, bq)), heads(linear(x, wk, bk)), heads(linear(x, wv, bv))
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=valid[:, None, None, :])
-        x = _norm(x + linear(mixed.transpose(1, 2).reshape(b, s, h), wo, bo), g1, c1)
-        return _norm(x + linear(F.gelu(linear(x, w1, b1)), w2, b2), g2, c2)
+        x = norm(x + linear(mixed.transpose(1, 2).reshape(b, s, h), wo, bo), g1, c1)
+        return norm(x + linear(F.gelu(linear(x, w1, b1)), w2, b2), g2, c2)
 
     return run
 
@@ -192,18 +187,26 @@ def _layers(device: torch.device) -> dict[str, _Labelled]:
     """The forms by program, on a device."""
     return {
         "llama_prefill": {
-            "": (_llama(device, False, _plain), _same),
+            "": (_llama(device, False, plain), _same),
             "nn.Linear layout": (_llama(device, False, F.linear), _out_in),
             "joined weights": (_llama(device, False, F.linear, joined=True), _joined(2)),
         },
         "llama_decode": {
-            "": (_llama(device, True, _plain), _same),
+            "": (_llama(device, True, plain), _same),
             "nn.Linear layout": (_llama(device, True, F.linear), _out_in),
             "joined weights": (_llama(device, True, F.linear, joined=True), _joined(4)),
         },
         "bert_encoder": {
-            "": (_bert(lambda x, w, b: x @ w + b), _same),
+            "": (_bert(plain), _same),
             "nn.Linear layout": (_bert(F.linear), _out_in),
+        },
+        "gpt2_decode": {"": (gpt2(plain), _same), "nn.Linear layout": (gpt2(F.linear), _out_in)},
+        "t5_encoder": {"": (t5(plain), _same), "nn.Linear layout": (t5(F.linear), _out_in)},
+        "whisper_decode": {"": (whisper(plain), _same), "nn.Linear layout": (whisper(F.linear), _out_in)},
+        "gemma_decode": {
+            "": (gemma(device, plain, masked), _same),
+            "nn.Linear layout": (gemma(device, F.linear, masked), _out_in),
+            "FlexAttention": (gemma(device, F.linear, flexible), _out_in),
         },
         "mixtral_moe": _MIXTRAL,
         "mixtral_routed": _MIXTRAL,

@@ -237,14 +237,14 @@ def test_peers_compute_the_same(name: str) -> None:
 
     with inference():
         forms = torch_layers(program, arguments, 2)
-        assert len(forms) == (3 if name.startswith("llama") else 2)
+        assert len(forms) == (3 if name.startswith(("llama", "gemma")) else 2)
         left_out: list[str] = []
         of = (
             forms, onnx_layers(program, arguments, [e.shape for e in expected], 2), jax_layers(program, arguments, 2),
             openvino_layers(program, forms, 2, left_out.append),
         )  # fmt: skip
-        # where tokens go is known when a program runs
-        assert len(left_out) <= name.startswith("mixtral")
+        # where tokens go is known when a program runs, and FlexAttention is no operator of ONNX
+        assert len(left_out) <= name.startswith(("mixtral", "gemma"))
         for run in (run for runs in of for run in runs.values()):
             found = run()
             found = found if isinstance(found, tuple | list) else (found,)
