@@ -145,8 +145,9 @@ def _overhead(run: _Run) -> None:
 
 
 def _compiler(run: _Run) -> None:
-    whole = measure_compiler([], say=_say)
-    check_compiler(whole.programs)
+    found = measure_compiler(run.names, say=_say)
+    check_compiler(found.programs)
+    whole = found.beside(run.page.rows("compiler"), run.page.rows("activation memory"))
     run.page.write(sections(whole), as_data(whole))
     plot_compiler(whole.programs, run.figures / "compiler.svg")
     plot_memory(whole.memory, run.figures / "activation-memory.svg")

@@ -120,8 +120,12 @@ class Layers:
 
     def of(self, dtype: str) -> Layers:
         """The same, Llama, BERT and Mixtral with this element type."""
-        llama, bert, mixtral = (replace(m, dtype=dtype) for m in (self.llama, self.bert, self.mixtral))
-        return replace(self, llama=llama, bert=bert, mixtral=mixtral)
+        return replace(
+            self,
+            llama=replace(self.llama, dtype=dtype),
+            bert=replace(self.bert, dtype=dtype),
+            mixtral=replace(self.mixtral, dtype=dtype),
+        )
 
 
 def programs(layers: Layers, batch: int, length: int, measured: bool) -> dict[str, GraphProgram]:

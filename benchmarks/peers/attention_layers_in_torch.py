@@ -122,18 +122,24 @@ def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (scores.softmax(-1).flatten(2, 3) @ v).unflatten(2, (-1, s)).flatten(1, 2)
 
 
-def flexible(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Gemma's attention by FlexAttention, which passes over blocks that no query sees."""
-    s = q.shape[2]
-    k, v = k[:, :, -(GEMMA.window + s - 1) :], v[:, :, -(GEMMA.window + s - 1) :]
-    t = k.shape[2]
+def flexible(tokens: int, keys: int, device: torch.device) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Gemma's attention of so many tokens by FlexAttention, which passes over blocks of keys that no query sees.
+
+    The blocks are found once, before any call, as those of all layers of a model are.
+    """
 
     def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        at = i + (t - s)
+        at = i + (keys - tokens)
         return (j <= at) & (at - j < GEMMA.window)
 
     def capped(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return GEMMA.cap * torch.tanh(score / GEMMA.cap)
 
-    blocks = create_block_mask(seen, None, None, s, t, device=str(q.device))
-    return flex_attention(q, k, v, score_mod=capped, block_mask=blocks, scale=GEMMA.head**-0.5, enable_gqa=True)
+    blocks = create_block_mask(seen, None, None, tokens, keys, device=str(device))
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        found = flex_attention(q, k, v, score_mod=capped, block_mask=blocks, scale=GEMMA.head**-0.5, enable_gqa=True)
+        assert isinstance(found, Tensor)
+        return found
+
+    return attend

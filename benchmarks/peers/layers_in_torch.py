@@ -44,7 +44,12 @@ def torch_layers(program: GraphProgram, arguments: Sequence[Any], threads: int) 
 def tensor_layers(program: GraphProgram, tensors: Sequence[Tensor]) -> Mapping[str, Form]:
     """By label, the forms of a program for tensors on any device; empty for programs that have none."""
     given = dict(zip(program.specs, tensors, strict=True))
-    layers = _layers(tensors[0].device).get(program.name, {})
+    device = tensors[0].device
+    layers = _layers(device).get(program.name, {})
+    if program.name == "gemma_decode":
+        tokens = given["x"].shape[1]
+        attend = flexible(tokens, given["k_cache"].shape[2] + tokens, device)
+        layers["FlexAttention"] = gemma(device, F.linear, attend), _out_in
     return {label: Form(run, prepare(given)) for label, (run, prepare) in layers.items()}
 
 
@@ -206,7 +211,6 @@ def _layers(device: torch.device) -> dict[str, _Labelled]:
         "gemma_decode": {
             "": (gemma(device, plain, masked), _same),
             "nn.Linear layout": (gemma(device, F.linear, masked), _out_in),
-            "FlexAttention": (gemma(device, F.linear, flexible), _out_in),
         },
         "mixtral_moe": _MIXTRAL,
         "mixtral_routed": _MIXTRAL,
