@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +206,23 @@ def test_rows_of_a_program(small: GraphProgram, capsys: pytest.CaptureFixture[st
     # two effects, however the rest is fused
     assert all(r["operators"] >= 2 and r["megabytes"] > 0 for r in rows)
     assert {r["program"] for r in rows} == {"cache_update"}
+
+
+def test_a_peer_that_is_wrong_is_left_out(small: GraphProgram, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(compiler, "_peers", lambda *_: {"PyTorch": lambda: np.zeros(3, np.float32)})
+    found = compiler.measure(["cache_update"], 1.0, 0.05, said.append)
+    assert not any(r.peer for r in found.programs)
+    assert any(line.startswith("cache_update, large: PyTorch differs from float64 by") for line in said)
+
+
+def test_rows_of_other_programs_stay() -> None:
+    def row(program: str, us: float) -> compiler.CompilerRow:
+        return compiler.CompilerRow(program, "batch1", "full", False, 1, 0, 0, 1.0, us, us, 1.0, 0.0, 1.0, 0.0)
+
+    earlier = [asdict(row("mixtral_moe", 1.0)), asdict(row("gpt2_decode", 2.0))]
+    found = compiler.Results([row("gpt2_decode", 3.0)], [], []).beside(earlier, [])
+    assert [(r.program, r.min_us) for r in found.programs] == [("mixtral_moe", 1.0), ("gpt2_decode", 3.0)]
 
 
 def test_a_wrong_program_is_found(small: GraphProgram, monkeypatch: pytest.MonkeyPatch) -> None:
