@@ -60,9 +60,9 @@ from mirage.subprograms import FOUND, Later, Searches
 _LOG = logging.getLogger("mirage.compiler")
 #: sets of sizes to tune at
 MAX_SETS = MAX_VERSIONS
-#: the race of the whole program against the same without a search takes as long as so many calls of that, and at most this share
-#: of the budget
-PROGRAM_CALLS, PROGRAM_SHARE = 20, 0.2
+#: the race of the whole program against the same without a search takes as long as so many calls of that, but at most this share
+#: of the budget: fewer calls may take a share that users notice, more may not
+PROGRAM_RACES = ((20, 0.2), (200, 0.02))
 
 #: what weights are stored in if users do not say
 FLOAT32 = "float32"
@@ -279,7 +279,7 @@ class _Race:
         """How long the race takes, of which this is the form without a search; 0 where that cannot be tried."""
         for self.integer in (1, 0):
             try:
-                return min(PROGRAM_CALLS * sum(first_calls(plain, self._trials(plain))), PROGRAM_SHARE * self.budget)
+                return race_seconds(sum(first_calls(plain, self._trials(plain))), self.budget)
             except Exception:
                 # arguments of the right types may have values that the program refuses
                 continue
@@ -305,6 +305,11 @@ class _Race:
         if kept is not None and (kept.recalls or search.searched) and not search.interrupted:
             kept.keep(executable.kernels.values())
         return executable
+
+
+def race_seconds(call: float, budget: float) -> float:
+    """How long whole programs race, of which a call for each set of sizes takes so many seconds; 0 where that is 0."""
+    return max(min(calls * call, share * budget) for calls, share in PROGRAM_RACES)
 
 
 def _left_alone(plain: Executable) -> Executable:

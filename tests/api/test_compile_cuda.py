@@ -50,6 +50,7 @@ def test_one_compile_serves_all_sizes_also_after_loading(strict: StrictLab, name
     check(strict, loaded, p, 1, seed=1)
 
 
+@pytest.mark.slow
 def test_superoptimized_programs_compute_the_same(strict: StrictLab, tmp_path: Path) -> None:
     p = SMALL["mixtral_moe"]
     executable = compiled(p, without=(), budget=BUDGET, cache=False)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import mirage as mi
+from mirage.compilation import race_seconds
 from mirage.compiler import choice
 from mirage.compiler.arguments import trial_sets
 from mirage.compiler.choice import PLAIN, alone, fastest, form_of
@@ -130,3 +131,17 @@ def test_long_calls_are_not_repeated(took: int, calls: int, monkeypatch: pytest.
     turns = choice._Turns(lambda: made.append(1))
     turns()
     assert turns.nanoseconds() == took and len(made) == calls
+
+
+@pytest.mark.parametrize(
+    ("call", "budget", "seconds"),
+    [
+        (0.0, 60.0, 0.0),  # nothing can be called
+        (0.001, 60.0, 0.2),  # 200 calls
+        (0.02, 60.0, 1.2),  # as many as fit into the small share
+        (0.1, 60.0, 2.0),  # 20 calls
+        (2.0, 60.0, 12.0),  # as many as fit into the large share
+    ],
+)
+def test_whole_programs_race_for_many_short_calls_or_few_long_ones(call: float, budget: float, seconds: float) -> None:
+    assert race_seconds(call, budget) == pytest.approx(seconds)

@@ -124,6 +124,7 @@ def test_an_empty_cache_of_a_sliding_window_is_filled() -> None:
     assert not run.eager
 
 
+@pytest.mark.slow
 def test_a_cache_that_is_not_returned_is_filled() -> None:
     class Scores(torch.nn.Module):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:

@@ -135,6 +135,7 @@ def test_programs_that_are_equal_at_all_sizes(name: str, seed: int) -> None:
     assert Verifier(a, seed).check(reference_graph(to_axes(b))).verdict == "tested equal"
 
 
+@pytest.mark.slow
 def test_too_many_products_of_sums_are_said() -> None:
     a = traced(lambda x: power_sum(x, 1) ** 7)
     b = traced(lambda x: power_sum(x, 1) ** 6 * power_sum(x, 1))

@@ -13,6 +13,7 @@ import mirage.torch  # noqa: E402
 from mirage.compiler.context import Context  # noqa: E402
 from mirage.compiler.passes import dead_code, lower_libraries, lower_packages  # noqa: E402
 from tests.compiler.passes.running import after, main_text, ops  # noqa: E402
+from tests.sampled import thinned  # noqa: E402
 
 SDPA = torch.nn.functional.scaled_dot_product_attention
 
@@ -86,7 +87,7 @@ FORMS: dict[str, tuple[Callable[..., Any], bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", thinned(FORMS))
 def test_programs_call_it(name: str) -> None:
     function, calls = FORMS[name]
     model = Model(function).eval()

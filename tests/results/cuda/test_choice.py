@@ -92,6 +92,7 @@ def test_several_schedules_of_one_graph_at_several_sizes(modelled: CudaSuperopti
         assert len({p.sizes[dim] for p in modelled.decision.points}) >= 3, dim
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("device")
 def test_the_tree_of_measurements_is_kept_and_used(
     modelled: CudaSuperoptimized, store: ResultStore, monkeypatch: pytest.MonkeyPatch

@@ -104,7 +104,9 @@ int main(int argc, char **argv)
     return 0;
 }
 """
-CASES = [("float", "address", "0"), ("float", "thread", "3"), ("double", "native", "0")]
+CASES = [
+    ("float", "address", "0"), pytest.param("float", "thread", "3", marks=pytest.mark.slow), ("double", "native", "0"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("real", "build", "threads"), CASES)
