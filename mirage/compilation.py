@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -48,11 +49,12 @@ from mirage.ir.graph.monomorphic import monomorphic
 from mirage.ir.graph.nodes import PACKAGES, Function, Module
 from mirage.ir.graph.parse import parse_module
 from mirage.ir.graph.programs import module_of
-from mirage.ir.operators.in_place import EFFECTS
 from mirage.ir.program import Program
+from mirage.ir.types import ELEMENTS, TensorType
 from mirage.logs import configure, told
 from mirage.progress import Say, Step
 from mirage.runtime.executable import Executable, Kernel, read_executable
+from mirage.runtime.packed import BUILT_IN
 from mirage.runtime.program import CallPacked
 from mirage.search.decision import MAX_VERSIONS
 from mirage.subprograms import FOUND, Later, Searches
@@ -63,6 +65,8 @@ MAX_SETS = MAX_VERSIONS
 #: the race of the whole program against the same without a search takes as long as so many calls of that, but at most this share
 #: of the budget: fewer calls may take a share that users notice, more may not
 PROGRAM_RACES = ((20, 0.2), (200, 0.02))
+#: constants of a program that races, at most: every form has packed ones of its own
+RACED_BYTES = 1 << 28
 
 #: what weights are stored in if users do not say
 FLOAT32 = "float32"
@@ -279,7 +283,10 @@ class _Race:
         """How long the race takes, of which this is the form without a search; 0 where that cannot be tried."""
         for self.integer in (1, 0):
             try:
-                return race_seconds(sum(first_calls(plain, self._trials(plain))), self.budget)
+                trials = self._trials(plain)
+                # the first calls pack weights as well
+                first_calls(plain, trials)
+                return race_seconds(sum(first_calls(plain, trials)), self.budget)
             except Exception:
                 # arguments of the right types may have values that the program refuses
                 continue
@@ -297,7 +304,20 @@ class _Race:
     def _trials(self, executable: Executable) -> list[list[Any]]:
         """Arguments at each set of sizes; none where calls have effects on more than these, or where types do not tell them."""
         called = {i.function for f in executable.program for i in f.code if isinstance(i, CallPacked)}
-        return (trial_sets(self.main, self.context.sizes, self.integer) or []) if called <= EFFECTS.keys() else []
+        if not called <= BUILT_IN or self._constant_bytes() > RACED_BYTES:
+            return []
+        return trial_sets(self.main, self.context.sizes, self.integer) or []
+
+    def _constant_bytes(self) -> int:
+        """The bytes of all constants, at the largest of the sizes."""
+        types = [p.annotation for p in self.main.parameters if p.name in self.context.constants]
+        return max(
+            (
+                sum(math.prod(t.bind(at)) * ELEMENTS[t.dtype].itemsize for t in types if isinstance(t, TensorType))
+                for at in self.context.sizes
+            ),
+            default=0,
+        )
 
     def _kept(self, executable: Executable) -> Executable:
         """The executable, whose kernels are kept for the next compilation."""

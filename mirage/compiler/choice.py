@@ -78,6 +78,7 @@ def _ratios(
     forms: Mapping[str, Executable], arguments: Sequence[Sequence[Any]], seconds: float
 ) -> dict[str, list[_Ratio]]:
     """How long each form takes for each set of arguments, times as long as `PLAIN`; empty where there is no time."""
+    first_calls(forms[PLAIN], arguments)  # packs weights as well
     took = first_calls(forms[PLAIN], arguments)
     if CALLS * len(forms) * sum(took) > seconds:
         return {}

@@ -36,6 +36,8 @@ _packed: dict[str, Callable[..., Any]] = {
     **quantized.PACKING,
     **quantized_convolution.PACKING,
 }
+#: the names of those: they have no effects but on their arguments
+BUILT_IN = frozenset(_packed)
 _library: dict[str, Callable[..., None]] = {
     **attention.FUNCTIONS,
     **blas.FUNCTIONS,

@@ -14,7 +14,7 @@ import pytest
 
 import mirage as mi
 from benchmarks.graphs.programs import SMALL, GraphProgram
-from mirage import subprograms
+from mirage import compilation, subprograms
 from mirage.compiler import choice
 from mirage.compiler.build import OPTIMIZATIONS, PIPELINE
 from mirage.compiler.passes import superoptimize
@@ -205,6 +205,22 @@ def test_the_fastest_form_of_a_program_runs(wanted: str, monkeypatch: pytest.Mon
     assert ("the kernels that searches found are not used" in text) == (wanted == "plain")
     assert ("lax_kernel" in text) == (wanted != "plain")
     assert "superoptimize" in executable.facts.seconds
+
+
+@pytest.mark.parametrize("most", [10**6, 100])
+def test_programs_with_packed_weights_race_unless_these_are_large(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_tuning(monkeypatch.setattr)
+    monkeypatch.setattr(compilation, "RACED_BYTES", most)
+    judge = Judge("found")
+    races_by(judge, monkeypatch.setattr)
+    specs = {"x": mi.tensor("n", 64), "w": mi.tensor(64, 64)}
+    executable = mi.compile(lambda x, w: mi.softmax(x) @ w, specs, constants=["w"], budget=2 * BUDGET, cache=False)
+    x, w = (np.random.default_rng(0).standard_normal(shape, np.float32) for shape in ((5, 64), (64, 64)))
+    shares = np.exp(x.astype(np.float64))
+    np.testing.assert_allclose(executable(x, w), shares / shares.sum(1, keepdims=True) @ w, atol=1e-5)
+    assert judge.asked[0] == ["plain", "fused", "found"] and "lax_kernel" in executable.explain()
+    # the form without a search packs the weights for its product
+    assert judge.asked[1:] == ([["full", "plain"]] if most > 4 * 64 * 64 else [])
 
 
 @pytest.mark.parametrize("rows", [2, 1])
