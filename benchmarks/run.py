@@ -20,7 +20,8 @@ import typer
 
 from benchmarks.cache_hits import hit_table
 from benchmarks.cache_hits import measure as measure_hits
-from benchmarks.compiler.race import as_data, sections
+from benchmarks.compiler.memory import MemoryRow
+from benchmarks.compiler.race import CompilerRow, as_data, sections
 from benchmarks.compiler.race import check as check_compiler
 from benchmarks.compiler.race import measure as measure_compiler
 from benchmarks.imports import import_table
@@ -106,10 +107,15 @@ class _Run:
     load: float
 
 
+def _earlier(run: _Run, part: str, kind: type[Any]) -> list[Any]:
+    """The rows of a part of the page that were measured before, where they tell as much as those of this kind."""
+    fields = {f.name for f in dataclasses.fields(kind)}
+    return [kind(**r) for r in run.page.rows(part) if set(r) == fields]
+
+
 def _kernels(run: _Run) -> None:
     """Writes the rows of each program when they are measured; those of other programs stay, where they tell as much."""
     best, refused = None, []
-    fields = {f.name for f in dataclasses.fields(KernelRow)}
     for name in run.names or KERNELS:
         latency, limits = measure([name], run.budget, _say)
         best = limits if best is None else better(best, limits)
@@ -118,7 +124,7 @@ def _kernels(run: _Run) -> None:
         except VerificationError as e:
             refused.append(str(e))
             continue
-        kept = [KernelRow(**r) for r in run.page.rows("latency") if set(r) == fields and r["program"] != name]
+        kept = [r for r in _earlier(run, "latency", KernelRow) if r.program != name]
         rows = sorted(kept + latency, key=lambda r: list(KERNELS).index(r.program))
         means = f"{kernel_table(rows).markdown()}\n\n{summary(rows)}"
         about = conditions(best, run.load, run.budget, run.cut)
@@ -147,7 +153,7 @@ def _overhead(run: _Run) -> None:
 def _compiler(run: _Run) -> None:
     found = measure_compiler(run.names, say=_say)
     check_compiler(found.programs)
-    whole = found.beside(run.page.rows("compiler"), run.page.rows("activation memory"))
+    whole = found.beside(_earlier(run, "compiler", CompilerRow), _earlier(run, "activation memory", MemoryRow))
     run.page.write(sections(whole), as_data(whole))
     plot_compiler(whole.programs, run.figures / "compiler.svg")
     plot_memory(whole.memory, run.figures / "activation-memory.svg")
@@ -170,10 +176,8 @@ def _row_by_row(
     run: _Run, part: str, kind: type[Any], rows: Iterable[Any], key: Callable[[Any], Any], section: Callable[[Any], str]
 ) -> None:
     """Writes rows of a kind by their keys, each when it is measured; those of other keys stay, where they tell as much."""
-    fields = {f.name for f in dataclasses.fields(kind)}
     for row in rows:
-        kept = [kind(**r) for r in run.page.rows(part) if set(r) == fields]
-        found = sorted([*(r for r in kept if key(r) != key(row)), row], key=key)
+        found = sorted([*(r for r in _earlier(run, part, kind) if key(r) != key(row)), row], key=key)
         run.page.write({part: section(found)}, {part: as_rows(found)})
 
 

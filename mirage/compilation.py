@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 
 from mirage.background import Background
 from mirage.cache import ResultStore, check_cache
-from mirage.compiler.arguments import trial_sets
+from mirage.compiler.arguments import argument_bytes, trial_sets
 from mirage.compiler.build import (
     COMPLETION,
     OPTIMIZATIONS,
@@ -23,7 +22,7 @@ from mirage.compiler.build import (
     built_functional,
     passed,
 )
-from mirage.compiler.choice import PLAIN, fastest, first_calls
+from mirage.compiler.choice import PLAIN, call_seconds, fastest
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.constraints.bounds import from_bounds
 from mirage.compiler.context import Context, current_survey
@@ -50,7 +49,6 @@ from mirage.ir.graph.nodes import PACKAGES, Function, Module
 from mirage.ir.graph.parse import parse_module
 from mirage.ir.graph.programs import module_of
 from mirage.ir.program import Program
-from mirage.ir.types import ELEMENTS, TensorType
 from mirage.logs import configure, told
 from mirage.progress import Say, Step
 from mirage.runtime.executable import Executable, Kernel, read_executable
@@ -109,11 +107,11 @@ def compile(
     or up to 8; the default is the bounds, and 128 where there is none. `constants` names parameters whose contents never change
     between calls, such as weights. `budget` is in seconds, for all of the compilation, but for what takes longer before the
     first search; what is in the results store costs less. On the processor, what is found is raced against libraries and
-    fusion, at `sizes` with random arguments, so that the program is not slower than without a search. With `background` the
-    executable is returned at once: subprograms run as library calls until a process beside has found better, which it goes on
-    to improve until there is nothing left to try (`Executable.wait`, `Executable.close`). `target` is "cpu", "cuda" for the
-    device at hand, or a CUDA architecture such as "cuda:sm_90", of which no device is needed but for calls: an executable may
-    be saved, and loaded where one is.
+    fusion, at `sizes` with random arguments, so that the program is not slower than without a search; where constants take more
+    than 256 MiB, its parts alone are raced. With `background` the executable is returned at once: subprograms run as library
+    calls until a process beside has found better, which it goes on to improve until there is nothing left to try
+    (`Executable.wait`, `Executable.close`). `target` is "cpu", "cuda" for the device at hand, or a CUDA architecture such as
+    "cuda:sm_90", of which no device is needed but for calls: an executable may be saved, and loaded where one is.
     `without` leaves optimizations out ("merge", "fold", "superoptimize", "libraries", "fuse", "plan", "batch", "loops"), for
     ablations.
     `weights` is what those of products are stored in: "float32", or, on a processor, "bfloat16", or "int8" with a scale for each
@@ -283,10 +281,7 @@ class _Race:
         """How long the race takes, of which this is the form without a search; 0 where that cannot be tried."""
         for self.integer in (1, 0):
             try:
-                trials = self._trials(plain)
-                # the first calls pack weights as well
-                first_calls(plain, trials)
-                return race_seconds(sum(first_calls(plain, trials)), self.budget)
+                return race_seconds(sum(call_seconds(plain, self._trials(plain))), self.budget)
             except Exception:
                 # arguments of the right types may have values that the program refuses
                 continue
@@ -311,13 +306,7 @@ class _Race:
     def _constant_bytes(self) -> int:
         """The bytes of all constants, at the largest of the sizes."""
         types = [p.annotation for p in self.main.parameters if p.name in self.context.constants]
-        return max(
-            (
-                sum(math.prod(t.bind(at)) * ELEMENTS[t.dtype].itemsize for t in types if isinstance(t, TensorType))
-                for at in self.context.sizes
-            ),
-            default=0,
-        )
+        return max((sum(argument_bytes(t, at) for t in types) for at in self.context.sizes), default=0)
 
     def _kept(self, executable: Executable) -> Executable:
         """The executable, whose kernels are kept for the next compilation."""

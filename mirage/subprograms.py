@@ -11,7 +11,7 @@ from mirage.background import Background, Job
 from mirage.cache import ResultStore, store_of
 from mirage.cache.records import label
 from mirage.compiler.arguments import trial_sets
-from mirage.compiler.choice import PLAIN, alone, fastest, first_calls, form_of
+from mirage.compiler.choice import PLAIN, alone, call_seconds, fastest, form_of
 from mirage.compiler.context import Context, Sizes
 from mirage.compiler.kernels.maker import KernelMaker
 from mirage.compiler.kernels.switching import SwitchingKernel
@@ -127,10 +127,10 @@ class Searches:
         if arguments is None:
             return 0.0
         form = self._plain_form(program, sizes, constants)
-        first, again = (first_calls(form, arguments) for _ in range(2))
+        took = sum(call_seconds(form, arguments))
         form.forget()
         form.release()
-        took, limits, axes = sum(map(min, first, again)), measure_limits(), to_axes(program)
+        limits, axes = measure_limits(), to_axes(program)
         least = sum(limit_us(*program_cost(axes, at), limits, processor()) for at in sizes)
         return max(took - 1e-6 * least, LEAST_GAIN * took)
 

@@ -96,14 +96,14 @@ class Results:
     memory: list[MemoryRow]
     dispatch: list[DispatchRow]
 
-    def beside(self, programs: Sequence[Mapping[str, Any]], memory: Sequence[Mapping[str, Any]]) -> Results:
+    def beside(self, programs: Sequence[CompilerRow], memory: Sequence[MemoryRow]) -> Results:
         """The same with earlier rows of the programs that were not measured this time."""
         new = {r.program for r in self.programs}
-        kept = [CompilerRow(**r) for r in programs if r["program"] not in new]
+        kept = [r for r in programs if r.program not in new]
         order = list(MEASURED)
         return Results(
             sorted([*kept, *self.programs], key=lambda r: order.index(r.program)),
-            [*(MemoryRow(**r) for r in memory if r["program"] not in new), *self.memory],
+            [*(r for r in memory if r.program not in new), *self.memory],
             self.dispatch,
         )
 

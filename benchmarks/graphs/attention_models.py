@@ -14,24 +14,22 @@ from typing import Any
 import numpy as np
 
 import mirage as mi
-from benchmarks.graphs.models import causal_attention, gelu, heads, never, norm, rms, rotate, rotated, softmax
+from benchmarks.graphs.models import (
+    appended,
+    causal_attention,
+    gelu,
+    heads,
+    join_heads,
+    never,
+    norm,
+    rms,
+    rotate,
+    rotated,
+    softmax,
+    split_heads,
+)
 
 _NEVER = never("float32")
-
-
-def split_heads(x: Any, count: int) -> Any:
-    """[b, s, count * head] as [b, count, s, head]."""
-    b, s, width = x.shape
-    return x.reshape(b, s, count, width // count).transpose(0, 2, 1, 3)
-
-
-def join_heads(x: Any) -> Any:
-    b, count, s, head = x.shape
-    return x.transpose(0, 2, 1, 3).reshape(b, s, count * head)
-
-
-def appended(k_cache: Any, v_cache: Any, k: Any, v: Any) -> tuple[Any, Any]:
-    return mi.concat([k_cache, k], axis=2), mi.concat([v_cache, v], axis=2)
 
 
 def gelu_tanh(x: Any) -> Any:

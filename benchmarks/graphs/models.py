@@ -53,6 +53,23 @@ def frequencies(head: int) -> np.ndarray:
     return (10000.0 ** (-np.arange(0, head, 2) / head)).astype(np.float32)
 
 
+def split_heads(x: Any, count: int) -> Any:
+    """[b, s, count * head] as [b, count, s, head]."""
+    b, s, width = x.shape
+    return x.reshape(b, s, count, width // count).transpose(0, 2, 1, 3)
+
+
+def join_heads(x: Any) -> Any:
+    """The opposite of `split_heads`."""
+    b, count, s, head = x.shape
+    return x.transpose(0, 2, 1, 3).reshape(b, s, count * head)
+
+
+def appended(k_cache: Any, v_cache: Any, k: Any, v: Any) -> tuple[Any, Any]:
+    """Keys and values of all tokens."""
+    return mi.concat([k_cache, k], axis=2), mi.concat([v_cache, v], axis=2)
+
+
 def rotate(x: Any, positions: Any, dtype: str = "float32") -> Any:
     """Rotary embedding of x[b, heads, s, head]: the two halves of a head are turned by the positions' angles."""
     half = x.shape[-1] // 2
@@ -136,10 +153,6 @@ class Llama:
         cache = mi.tensor("b", self.shared, "t", self.head, dtype=self.dtype)
         return self._specs(k_cache=cache, v_cache=cache)
 
-    def _heads(self, x: Any, count: int) -> Any:
-        b, s = x.shape[:2]
-        return x.reshape(b, s, count, self.head).transpose(0, 2, 1, 3)
-
     def _attend(self, q: Any, k: Any, v: Any) -> Any:
         """Attention of the last tokens to all before them."""
         s, t = q.shape[2], k.shape[2]
@@ -175,14 +188,13 @@ class Llama:
 
     def _layer(self, x: Any, positions: Any, cache: tuple[Any, ...], *weights: Any) -> Any:
         norm1, wq, wk, wv, wo, norm2, w1, w3, w2 = weights
-        b, s = x.shape[:2]
         y = mi.rms_norm(x, norm1)
-        q = rotate(self._heads(y @ wq, self.heads), positions, self.dtype)
-        k = rotate(self._heads(y @ wk, self.shared), positions, self.dtype)
-        v = self._heads(y @ wv, self.shared)
+        q = rotate(split_heads(y @ wq, self.heads), positions, self.dtype)
+        k = rotate(split_heads(y @ wk, self.shared), positions, self.dtype)
+        v = split_heads(y @ wv, self.shared)
         if cache:
-            k, v = mi.concat([cache[0], k], axis=2), mi.concat([cache[1], v], axis=2)
-        mixed = self._attend(q, k, v).transpose(0, 2, 1, 3).reshape(b, s, self.heads * self.head)
+            k, v = appended(cache[0], cache[1], k, v)
+        mixed = join_heads(self._attend(q, k, v))
         x = x + mixed @ wo
         y = mi.rms_norm(x, norm2)
         return x + (mi.silu(y @ w1) * (y @ w3)) @ w2, k, v
@@ -227,15 +239,10 @@ class Bert:
         self, x: Any, valid: Any, wq: Any, bq: Any, wk: Any, bk: Any, wv: Any, bv: Any, wo: Any, bo: Any, g1: Any, c1: Any,
         w1: Any, b1: Any, w2: Any, b2: Any, g2: Any, c2: Any,
     ) -> Any:  # fmt: skip
-        b, s, _ = x.shape
-
-        def heads(y: Any) -> Any:
-            return y.reshape(b, s, self.heads, -1).transpose(0, 2, 1, 3)
-
-        q, k, v = heads(x @ wq + bq), heads(x @ wk + bk), heads(x @ wv + bv)
+        q, k, v = (split_heads(x @ w + bias, self.heads) for w, bias in ((wq, bq), (wk, bk), (wv, bv)))
         mask = mi.where(valid, mi.zeros((), self.dtype), never(self.dtype))[:, None, None, :]
         scores = q @ k.mT * (self.hidden // self.heads) ** -0.5
-        mixed = (mi.softmax(scores + mask) @ v).transpose(0, 2, 1, 3).reshape(b, s, self.hidden)
+        mixed = join_heads(mi.softmax(scores + mask) @ v)
         x = mi.layer_norm(x + mixed @ wo + bo, g1, c1)
         return mi.layer_norm(x + mi.gelu(x @ w1 + b1) @ w2 + b2, g2, c2)
 

@@ -121,7 +121,7 @@ def _llama(cached: bool, joined: bool = False) -> _Model:
         )
     )
     body = f"""
-        y1 = RMSNormalization<axis = -1, epsilon = {EPS}>(x, norm1)
+        {_rms("y1", "x", "norm1")}
         {projections}
         q = RotaryEmbedding<num_heads = {model.heads}>(q0, cos, sin, positions)
         k = RotaryEmbedding<num_heads = {model.shared}>(k0, cos, sin, positions)
@@ -129,7 +129,7 @@ def _llama(cached: bool, joined: bool = False) -> _Model:
         {split}
         o = MatMul(mixed, wo)
         x1 = Add(x, o)
-        y2 = RMSNormalization<axis = -1, epsilon = {EPS}>(x1, norm2)
+        {_rms("y2", "x1", "norm2")}
         {gated}
         g = com.microsoft.QuickGelu<alpha = 1.0>(a)
         h = Mul(g, u)
@@ -171,12 +171,12 @@ def _bert() -> _Model:
         mixed = com.microsoft.MultiHeadAttention<num_heads = {model.heads}>(q, k, v, "", mask)
         {_linear("o", "mixed", "wo", "bo")}
         r1 = Add(x, o)
-        x1 = LayerNormalization<axis = -1, epsilon = {EPS}>(r1, g1, c1)
+        {_norm("x1", "r1", "g1", "c1")}
         {_linear("a", "x1", "w1", "b1")}
         g = Gelu(a)
         {_linear("d", "g", "w2", "b2")}
         r2 = Add(x1, d)
-        result = LayerNormalization<axis = -1, epsilon = {EPS}>(r2, g2, c2)
+        {_norm("result", "r2", "g2", "c2")}
     """
     rows = f"b, s, {model.hidden}"
     return _Model(body, {"result": rows}, {"x": rows, "valid": "b, s"}, {})

@@ -30,7 +30,9 @@ def trial_arguments(
     """
     rng = np.random.default_rng(0)
     annotations = [p.annotation for p in function.parameters]
-    if not all(map(_is_complete, annotations)) or sum(_bytes(a, sizes) for a in annotations) > MEMORY_SHARE * memory_bytes():
+    if not all(map(_is_complete, annotations)):
+        return None
+    if sum(argument_bytes(a, sizes) for a in annotations) > MEMORY_SHARE * memory_bytes():
         return None
     kept = others or [None] * len(annotations)
     pairs = zip(annotations, kept, strict=True)
@@ -74,10 +76,11 @@ def _argument(annotation: Annotation, sizes: Mapping[str, int], most: int, rng: 
     raise AssertionError(annotation)
 
 
-def _bytes(annotation: Annotation, sizes: Mapping[str, int]) -> int:
+def argument_bytes(annotation: Annotation, sizes: Mapping[str, int]) -> int:
+    """The bytes that the tensors of an argument take at these sizes."""
     match annotation:
         case TensorType(dtype=dtype):
             return prod(annotation.bind(sizes)) * ELEMENTS[dtype].itemsize
         case TupleType(fields=fields):
-            return sum(_bytes(f, sizes) for f in fields)
+            return sum(argument_bytes(f, sizes) for f in fields)
     return 0

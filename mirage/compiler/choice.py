@@ -69,17 +69,16 @@ class _Ratio(NamedTuple):
         return cls(scores, min(scores, form.min_us / plain.min_us))
 
 
-def first_calls(form: Executable, arguments: Sequence[Sequence[Any]]) -> list[float]:
-    """The seconds that the first call of a form takes for each set of arguments."""
-    return [1e-9 * wall_ns(partial(form, *given)) for given in arguments]
+def call_seconds(form: Executable, arguments: Sequence[Sequence[Any]]) -> list[float]:
+    """The seconds of the faster of two calls of a form for each set of arguments: the first of all packs weights, too."""
+    return list(map(min, *([1e-9 * wall_ns(partial(form, *given)) for given in arguments] for _ in range(2))))
 
 
 def _ratios(
     forms: Mapping[str, Executable], arguments: Sequence[Sequence[Any]], seconds: float
 ) -> dict[str, list[_Ratio]]:
     """How long each form takes for each set of arguments, times as long as `PLAIN`; empty where there is no time."""
-    first_calls(forms[PLAIN], arguments)  # packs weights as well
-    took = first_calls(forms[PLAIN], arguments)
+    took = call_seconds(forms[PLAIN], arguments)
     if CALLS * len(forms) * sum(took) > seconds:
         return {}
     ratios: dict[str, list[_Ratio]] = {name: [] for name in forms}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +220,7 @@ def test_rows_of_other_programs_stay() -> None:
     def row(program: str, us: float) -> compiler.CompilerRow:
         return compiler.CompilerRow(program, "batch1", "full", False, 1, 0, 0, 1.0, us, us, 1.0, 0.0, 1.0, 0.0)
 
-    earlier = [asdict(row("mixtral_moe", 1.0)), asdict(row("gpt2_decode", 2.0))]
+    earlier = [row("mixtral_moe", 1.0), row("gpt2_decode", 2.0)]
     found = compiler.Results([row("gpt2_decode", 3.0)], [], []).beside(earlier, [])
     assert [(r.program, r.min_us) for r in found.programs] == [("mixtral_moe", 1.0), ("gpt2_decode", 3.0)]
 
