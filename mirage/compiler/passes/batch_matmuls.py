@@ -56,7 +56,7 @@ def _groups(block: Block, store: Constraints) -> list[list[Product]]:
     """Independent products of equal shapes."""
     found: list[list[Product]] = []
     for p in block.products():
-        if not p.constant[1] or p.left_type.rank != 2 or p.right_type.rank != 2:
+        if p.constant != (False, True) or p.left_type.rank != 2 or p.right_type.rank != 2:
             continue
         most = store.upper_bound(sympy.expand(p.left_type.shape[0] * sympy.prod(p.right_type.shape)))
         if most is None or most > MOST_PRODUCTS:
@@ -73,7 +73,7 @@ def _groups(block: Block, store: Constraints) -> list[list[Product]]:
 
 def _meet(block: Block, group: list[Product]) -> bool:
     """Whether the results of all products flow into one elementwise operator."""
-    return bool(set.intersection(*(set(block.reached(p.binding.var)) for p in group)))
+    return bool(set.intersection(*(block.reached(p.binding.var) for p in group)))
 
 
 def _equal(a: Product, b: Product, store: Constraints) -> bool:

@@ -57,10 +57,8 @@ class Block:
             self.readers[function.result].append(None)
         self.constants = constants
 
-    def products(self, *, of_constants: bool = True) -> list[Product]:
-        """The products whose results are read by elementwise operators only, so that reading a slice of one costs nothing: of a
-        constant and a tensor that is none, or, without `of_constants`, of any tensors.
-        """
+    def products(self) -> list[Product]:
+        """The products whose results are read by elementwise operators only, so that reading a slice of one costs nothing."""
         found: list[Product] = []
         for b in self.bindings:
             match b.value:
@@ -68,8 +66,6 @@ class Block:
                     x, y = left.annotation, right.annotation
                     fixed = self._fixed(left), self._fixed(right)
                     if not isinstance(x, TensorType) or not isinstance(y, TensorType):
-                        continue
-                    if of_constants and fixed[0] == fixed[1]:
                         continue
                     if self._fused(b.var):
                         found.append(Product(b, left, right, x, y, b.var.annotation, fixed))
@@ -81,14 +77,14 @@ class Block:
     def _fused(self, v: Var) -> bool:
         return all(b is not None and is_elementwise(b.value) for b in self.readers[v])
 
-    def reached(self, v: Var) -> dict[Var, str]:
-        """The elementwise operators that a variable flows into through such operators, by their results."""
-        found: dict[Var, str] = {}
+    def reached(self, v: Var) -> set[Var]:
+        """The results of elementwise operators that a variable flows into through such operators."""
+        found: set[Var] = set()
         todo = [v]
         while todo:
             for b in self.readers[todo.pop()]:
                 if b is not None and b.var not in found and isinstance(b.value, OpCall) and is_elementwise(b.value):
-                    found[b.var] = b.value.op
+                    found.add(b.var)
                     todo.append(b.var)
         return found
 
