@@ -1,19 +1,22 @@
-"""Products of groups of rows, each with a matrix of its own as it lies (csrc/linear.c)."""
+"""Products of groups of rows, each with a matrix of its own, and those of gates (csrc/linear.c)."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mirage.errors import MirageError
+from mirage.errors import LibraryError, MirageError
 from mirage.ir.operator import get_operator
 from mirage.ir.operators.grouped import wrong_ends
 from mirage.kernels.cpu.launch.halves import in_float32, prepared_in_float32
+from mirage.kernels.cpu.launch.linear import activation_number
 from mirage.kernels.cpu.launch.memory import address
+from mirage.kernels.cpu.launch.panels import Panels, is_transposed
 from mirage.kernels.cpu.launch.pool import run_address
 from mirage.kernels.cpu.launch.products import library as products
 from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
@@ -28,9 +31,9 @@ class _Arguments(ctypes.Structure):
     """`grouped` of linear.c."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "w", "ends", "out")),
+        *((name, ctypes.c_void_p) for name in ("x", "w", "gate", "ends", "out")),
         *((name, ctypes.c_ssize_t) for name in ("m", "k", "n", "groups")),
-        *((name, ctypes.c_int) for name in ("transposed", "wide")),
+        *((name, ctypes.c_int) for name in ("transposed", "wide", "packed", "activation")),
     )
 
 
@@ -41,17 +44,53 @@ def _function() -> Callable[..., int]:
     return function
 
 
-def _arguments(inputs: Sequence[np.ndarray], out: np.ndarray, right: Sequence[int]) -> _Arguments | None:
-    """The arguments without addresses; None where the product is not of float32, the matrices are in another order, or shapes do
-    not fit.
+@dataclass(frozen=True)
+class _Call:
+    """The operands of a call: matrices of each group, with those of the gate behind them if there is one, in panels where they
+    are packed.
     """
-    x, w, ends = inputs
-    if not x.dtype == w.dtype == out.dtype == np.float32 or tuple(right) not in ((), (0, 1, 2), (0, 2, 1)):
-        return None
-    groups, k, n = w.transpose(right or (0, 1, 2)).shape
-    if x.shape[1:] != (k,) or out.shape != (len(x), n) or ends.shape != (groups,) or ends.dtype not in (np.int32, np.int64):
-        return None
-    return _Arguments(0, 0, 0, 0, *x.shape, n, groups, tuple(right) == (0, 2, 1), ends.dtype == np.int64)
+
+    x: np.ndarray
+    weights: Sequence[np.ndarray]
+    panels: Sequence[Panels]
+    ends: np.ndarray
+    out: np.ndarray
+    right: Sequence[int]
+
+    @classmethod
+    def of(cls, inputs: Sequence[Any], outputs: Sequence[np.ndarray], right: Sequence[int], packed: bool, gated: bool) -> _Call:
+        """The operands of a call; raises LibraryError for another number of them, as changed files of programs have it."""
+        x, *rest, ends = inputs
+        count = 1 + gated
+        if len(rest) != count * (1 + packed):
+            raise LibraryError(f"{_OPERATOR}: {len(rest)} operands beside rows and ends; compile the program again")
+        return cls(x, rest[:count], rest[count:] if packed else (), ends, outputs[0], right)
+
+    def arguments(self, activation: str) -> _Arguments | None:
+        """The arguments, with addresses of panels alone; None where the product is not of float32, the matrices are in another
+        order, or shapes do not fit.
+        """
+        x, ends, out = self.x, self.ends, self.out
+        if any(a.dtype != np.float32 for a in (x, *self.weights, out)) or tuple(self.right) not in ((), (0, 1, 2), (0, 2, 1)):
+            return None
+        transposed = is_transposed(self.right)
+        shapes = {p.shape for p in (*self.panels, *(Panels(w, transposed) for w in self.weights))}
+        shape = shapes.pop()
+        if shapes or len(shape) != 3 or x.shape[1:] != shape[1:2] or ends.shape != shape[:1] or out.shape != (len(x), shape[2]):
+            return None
+        if ends.dtype not in (np.int32, np.int64):
+            return None
+        places = [address(p.array) for p in self.panels] + [0] * 2
+        wide, number = ends.dtype == np.int64, activation_number(activation)
+        return _Arguments(
+            0, *places[:2], 0, 0, *x.shape, shape[2], shape[0], transposed, wide, bool(self.panels), number
+        )  # fmt: skip
+
+    def places(self) -> dict[str, int]:
+        """The tensors that C reads where they are, and their places among the inputs and the output."""
+        weights = {} if self.panels else dict(zip(("w", "gate"), range(1, 1 + len(self.weights)), strict=False))
+        last = 1 + len(self.weights) + len(self.panels)
+        return {"x": 0, **weights, "ends": last, "out": last + 1}
 
 
 def error(status: int, rows: int) -> Exception:
@@ -62,19 +101,35 @@ def error(status: int, rows: int) -> Exception:
 
 
 @in_float32
-def library(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *, right: Sequence[int] = ()) -> None:
+def library(
+    inputs: Sequence[Any],
+    outputs: Sequence[np.ndarray],
+    *,
+    right: Sequence[int] = (),
+    packed: bool = False,
+    gated: bool = False,
+    activation: str = "",
+) -> None:
     """What programs call as `cpu.grouped_matmul`, in C where the product is of float32 or 16 bits; `right` permutes dims of w.
 
-    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, InputError for wrong ends, MirageError
-    without memory.
+    `inputs` are x, w, the matrices of the gate if it is `gated`, the `Panels` of these if they are `packed`, and the ends. With a
+    gate, the result is `activation(x w) * (x gate)`, group by group (Shazeer, "GLU Variants Improve Transformer", 2020).
+
+    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, InputError for wrong ends, LibraryError for
+    a gate of arrays that do not fit, MirageError without memory.
     """
-    x, w, ends = inputs
-    (out,) = outputs
-    args = _arguments(inputs, out, right)
+    call = _Call.of(inputs, outputs, right, packed, gated)
+    args = call.arguments(activation)
     if args is None:
-        out[...] = get_operator(_OPERATOR).run([x, w.transpose(right) if right else w, ends], {}, {})
+        if gated or activation:
+            shapes = ", ".join(f"{a.dtype.name}{list(a.shape)}" for a in (call.x, *call.weights, call.ends, call.out))
+            raise LibraryError(f"there are no gated groups of {shapes}; compile the program again")
+        w = call.weights[0]
+        call.out[...] = get_operator(_OPERATOR).run([call.x, w.transpose(right) if right else w, call.ends], {}, {})
         return
-    args.x, args.w, args.ends, args.out = map(address, (*inputs, out))
+    arrays = (*inputs, call.out)
+    for name, place in call.places().items():
+        setattr(args, name, address(arrays[place]))
     if status := _function()(ctypes.addressof(args), run_address(), num_threads()):
         raise error(status, args.m)
 
@@ -89,18 +144,26 @@ def grouped_matmul(arrays: Sequence[Any], attrs: Mapping[str, Any], sizes: Mappi
 
 @prepared_in_float32
 def prepare(
-    inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *, right: Sequence[int] = ()
+    inputs: Sequence[Any],
+    outputs: Sequence[np.ndarray],
+    *,
+    right: Sequence[int] = (),
+    packed: bool = False,
+    gated: bool = False,
+    activation: str = "",
 ) -> Launch | None:
-    """The launch of `library` for contiguous tensors like these, inputs and then outputs; None where that is not in C.
+    """The launch of `library` for contiguous tensors like these, inputs and then outputs, and these panels; None where that is
+    not in C.
 
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`; the launch fails as `library`.
     """
-    args = _arguments(inputs, outputs[0], right)
+    call = _Call.of(inputs, outputs, right, packed, gated)
+    args = call.arguments(activation)
     if args is None:
         return None
-    pointers = tuple((field(args, name), place) for place, name in enumerate(("x", "w", "ends", "out")))
+    pointers = tuple((field(args, name), place) for name, place in call.places().items())
     run, rows = launcher(products().mi_grouped), args.m
-    return Launch(run, ctypes.addressof(args), pointers, lambda status: error(status, rows), args)
+    return Launch(run, ctypes.addressof(args), pointers, lambda status: error(status, rows), (args, call.panels))
 
 
 #: the functions that programs may call without registering them

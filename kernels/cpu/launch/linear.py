@@ -161,7 +161,7 @@ def _products(
     x: np.ndarray, w: np.ndarray, panels: Panels | None, out: np.ndarray, left: Sequence[int], right: Sequence[int]
 ) -> Arranged | None:
     """The products of a `matmul`: with the panels, if there are rows that are multiplied with one matrix."""
-    if panels is not None:
+    if panels is not None and len(panels.shape) == 2:
         found = _of_matrices(x.shape, panels.shape, out.shape, tuple(left), ())
         if found is not None and not found.swapped and found.products.m:
             packed = Products.from_buffer_copy(found.products)

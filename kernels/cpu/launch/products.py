@@ -36,7 +36,7 @@ class Products(ctypes.Structure):
     """`products` of linear.c."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "w", "added", "out")),
+        *((name, ctypes.c_void_p) for name in ("x", "w", "gate", "added", "out")),
         *((name, ctypes.c_ssize_t) for name in ("m", "k", "n", "x_row", "x_term", "w_row", "out_row")),
         *((name, _Steps) for name in ("sizes", "x_step", "w_step", "out_step")),
         *((name, ctypes.c_int) for name in ("dims", "transposed", "packed", "whole", "activation", "resident")),
@@ -124,7 +124,7 @@ def arranged(axes: Sequence[Axis]) -> Arranged | None:
     in_caches = 4 * term.size * column.size <= _RESIDENT
     steps = [_Steps(*step) for step in zip(*batch, strict=True)] if batch else [_Steps()] * 4
     products = Products(
-        0, 0, 0, 0, row.size, term.size, column.size, row.x, term.x, w_row, row.out,
+        0, 0, 0, 0, 0, row.size, term.size, column.size, row.x, term.x, w_row, row.out,
         *steps, len(batch), transposed, False, False, 0, bool(batch) and in_caches,
     )  # fmt: skip
     return Arranged(products, swapped)

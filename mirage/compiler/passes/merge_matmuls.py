@@ -1,4 +1,4 @@
-"""Products of equal cells with the same right operand become one: B @ A and C @ A are rows of [B; C] @ A (BladeDISC, section 4.3).
+"""Products of equal cells with one right operand become one: B @ A and C @ A are rows of [B; C] @ A (BladeDISC, section 4.3).
 
 B and C are rows of equal cells, such as those of an unrolled loop or recursion, and A their weights, constant or not. It pays
 where the weights are read more than once otherwise: for `FEWEST_CELLS` products at least, of at most `MOST_ROWS` rows, which are

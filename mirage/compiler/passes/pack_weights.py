@@ -1,6 +1,6 @@
-"""Constant operands of library functions are packed once: as the function reads them fastest, in a form of its own.
+"""Constant operands of library functions are packed once: as the function reads them fastest, in forms of their own.
 
-The packed form is an object that one packed function makes and one library function reads (`PACKED`). It is computed with
+A packed form is an object that one packed function makes and library functions read (`PACKED`). It is computed with
 what else depends on constants only, in the function "prepare" of `lift_constants`, and becomes one more parameter of the main
 function, at the end:
 
@@ -26,11 +26,12 @@ from mirage.ir.graph.traverse import with_atoms
 from mirage.ir.program import AttrItems
 from mirage.ir.types import TensorType
 
-#: library function -> the function that packs its second operand, and the attributes that both have
+#: library function -> the function that packs its second operand, where it is `gated` the third, too, and the attributes of both
 PACKED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "blas.matmul": ("cpu.pack_matmul", ("right",)),
     "cpu.convolution": ("cpu.pack_convolution", ("groups",)),
     "cpu.dequantized_matmul": ("cpu.pack_dequantized", ("right",)),
+    "cpu.grouped_matmul": ("cpu.pack_matmul", ("right",)),
     "cpu.narrowed_groups": ("cpu.pack_narrowed", ("right", "group", "dtype")),
     "cpu.narrowed_matmul": ("cpu.pack_narrowed", ("right", "group", "dynamic", "dtype")),
     "cpu.quantized_convolution": ("cpu.pack_quantized_convolution", ("groups",)),
@@ -50,16 +51,17 @@ def run(module: Module, context: Context) -> Module:
     r = Rewriter(main, module.functions)
     for b in main.bindings:
         call = b.value
-        weight = _packable(call, constants, made, context) if isinstance(call, LibraryCall) else None
-        if not isinstance(call, LibraryCall) or weight is None:
+        weights = _packable(call, constants, made, context) if isinstance(call, LibraryCall) else []
+        if not isinstance(call, LibraryCall) or not weights:
             r.keep(b)
             continue
         pack, shared = PACKED[call.function]
         attrs = tuple(pair for pair in call.attrs if pair[0] in shared)
-        key = weight, pack, attrs
-        if key not in packings:
-            packings[key] = r.builder.fresh_parameter(f"{_name(weight)}_packed", ObjectType())
-        args: tuple[Atom, ...] = (*call.args[:2], packings[key], *call.args[2:])
+        for key in [(w, pack, attrs) for w in weights]:
+            if key not in packings:
+                packings[key] = r.builder.fresh_parameter(f"{_name(key[0])}_packed", ObjectType())
+        last = 1 + len(weights)
+        args: tuple[Atom, ...] = (*call.args[:last], *(packings[w, pack, attrs] for w in weights), *call.args[last:])
         r.keep(b, replace(call, args=tuple(map(r.read, args)), attrs=(*call.attrs, ("packed", True))))
     if not packings:
         return module
@@ -73,23 +75,29 @@ def run(module: Module, context: Context) -> Module:
 
 def _packable(
     call: LibraryCall, constants: Collection[Var], made: Mapping[Var, Binding], context: Context
-) -> Constant | Var | None:
-    """The weight of a call that is to read it packed, and does not yet; None where there is none."""
-    if call.function not in PACKED or dict(call.attrs).get("packed"):
-        return None
-    weight = call.args[1]
-    if isinstance(weight, Var) and weight not in constants:
-        if PACKED[call.function][0] not in _AT_ONCE or weight not in made or not no_larger(weight, made):
-            return None
-    assert isinstance(weight, Constant | Var)
-    return weight if call.function != "blas.matmul" or _reads_panels(call, weight, context) else None
+) -> list[Constant | Var]:
+    """The weights of a call that is to read them packed, and does not yet; none where it is not."""
+    attrs = dict(call.attrs)
+    if call.function not in PACKED or attrs.get("packed"):
+        return []
+    pack, _ = PACKED[call.function]
+    weights: list[Constant | Var] = []
+    for weight in call.args[1 : 3 if attrs.get("gated") else 2]:
+        if isinstance(weight, Var) and weight not in constants:
+            if pack not in _AT_ONCE or weight not in made or not no_larger(weight, made):
+                return []
+        assert isinstance(weight, Constant | Var)
+        if pack == "cpu.pack_matmul" and not _reads_panels(call, weight, context):
+            return []
+        weights.append(weight)
+    return weights
 
 
 def _reads_panels(call: LibraryCall, weight: Constant | Var, context: Context) -> bool:
-    """Whether a product is one with a matrix of float32, which may be transposed, on a processor."""
-    t = weight.annotation
-    is_matrix = isinstance(t, TensorType) and t.rank == 2 and t.dtype == "float32"
-    return context.kernels.target == "cpu" and is_matrix and dict(call.attrs).get("right", ()) in ((), (1, 0))
+    """Whether a product is one with a matrix of float32, or one of each group, which may be transposed, on a processor."""
+    t, rank = weight.annotation, 2 if call.function == "blas.matmul" else 3
+    is_weight = isinstance(t, TensorType) and t.rank == rank and t.dtype == "float32"
+    return context.kernels.target == "cpu" and is_weight and dict(call.attrs).get("right", ()) in ((), (1, 0), (0, 2, 1))
 
 
 def _name(weight: Constant | Var) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mirage.compiler.patterns.groups import grouped, swaps_last
+from mirage.compiler.patterns.groups import gated, group_attributes, grouped, swaps_last
 from mirage.compiler.patterns.language import Match, Pattern, op, optional, value, view
 from mirage.compiler.patterns.linear import adds_a_row, linear, linear_attributes
 from mirage.compiler.patterns.registry import register_pattern, same_attributes
@@ -82,15 +82,20 @@ def _is_no_stack(m: Match) -> bool:
 
 
 # below what users register without a priority
-register_pattern(
-    "cpu_grouped",
-    grouped(*IN_FLOAT32),
-    "cpu.grouped_matmul",
-    swaps_last,
-    priority=-5,
-    attributes=lambda m: {"right": tuple(m.attr("right", "perm"))} if "right" in m.calls else {},
-    package="cpu",
-)
+for _name, _groups, _inputs, _priority in (
+    ("cpu_gated_groups", gated(*IN_FLOAT32), ("x", "w", "gate", "ends"), -4),
+    ("cpu_grouped", grouped(*IN_FLOAT32), ("x", "w", "ends"), -5),
+):
+    register_pattern(
+        _name,
+        _groups,
+        "cpu.grouped_matmul",
+        swaps_last,
+        priority=_priority,
+        inputs=_inputs,
+        attributes=group_attributes,
+        package="cpu",
+    )
 for _op, _operands, _attributes in (
     ("topk", 1, ("axis", "largest")),
     ("sort", 1, ("axis", "descending")),

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mirage.compiler.patterns.groups import grouped, swaps_last
+from mirage.compiler.patterns.groups import group_attributes, grouped, swaps_last
 from mirage.compiler.patterns.language import Match, Pattern, op, value, view
 from mirage.compiler.patterns.linear import adds_a_row, linear, linear_attributes
 from mirage.compiler.patterns.registry import Attributes, Check, register_pattern
@@ -102,7 +102,7 @@ def _narrow_attributes(stored: Mapping[str, Any]) -> Attributes:
 
 
 def _group_attributes(stored: Mapping[str, Any]) -> Attributes:
-    return lambda m: {**stored, **_is_transposed(m)}
+    return lambda m: {**stored, **group_attributes(m)}
 
 
 _x, _w, _scale, _bias = value("x", dtype=ACTIVATIONS), value("w", rank=2), value("scale"), value("bias")

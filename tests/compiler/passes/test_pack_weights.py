@@ -82,6 +82,42 @@ def test_products_of_a_processor_read_panels(right: bool) -> None:
     assert after(m, pack_weights.run, context=context) == m
 
 
+GROUPS = "x: float32[n, 6], w: float32[3, 6, 8], v: float32[3, 6, 8], t: float32[3, 8, 6], ends: int64[3]"
+GATED = """a = grouped_matmul(x, w, ends)
+b = silu(a)
+c = grouped_matmul(x, v, ends)
+r = mul(c, b)"""
+
+
+def groups(body: str, constants: tuple[str, ...] = ("w", "v", "t")) -> LibraryCall:
+    """The last call of groups of rows times the matrices of each."""
+    context = Context(constants=constants, packages=("cpu",))
+    m = after(main_text(body, GROUPS), lower_packages.run, pack_weights.run, context=context)
+    return [e for e in expressions(m) if isinstance(e, LibraryCall)][-1]
+
+
+@pytest.mark.parametrize(
+    ("body", "attrs"),
+    [
+        ("r = grouped_matmul(x, w, ends)", {}),
+        ("s = transpose(t, perm=(0, 2, 1))\nr = grouped_matmul(x, s, ends)", {"right": (0, 2, 1)}),
+        (GATED, {"gated": True, "activation": "silu"}),
+    ],
+)
+def test_groups_of_rows(body: str, attrs: dict[str, object]) -> None:
+    call = groups(body)
+    assert call.function == "cpu.grouped_matmul" and dict(call.attrs) == attrs | {"packed": True}
+    assert len(call.args) == 3 + 2 * ("gated" in attrs) + 1
+
+
+def test_groups_that_stay_as_they_lie() -> None:
+    call = groups(GATED, constants=("w",))
+    assert dict(call.attrs) == {"gated": True, "activation": "silu"} and len(call.args) == 4
+    # other rows are no gate of these
+    other = GATED.replace("c = grouped_matmul(x, v, ends)", "y = exp(x)\nc = grouped_matmul(y, v, ends)")
+    assert "gated" not in dict(groups(other).attrs)
+
+
 @pytest.mark.parametrize(
     ("body", "signature", "constants"),
     [

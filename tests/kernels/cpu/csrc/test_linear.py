@@ -66,23 +66,37 @@ static void check_batch(
     while (n_rooms) free(rooms[--n_rooms]);
 }
 
-/* groups that end at `ends`, of 32 or 64 bits */
+/* groups that end at `ends`, of 32 or 64 bits, with a gate or without */
 static void check_groups(
-    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const int *ends, int groups, int transposed, int wide, int threads)
+    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const int *ends, int groups, int transposed, int wide, int packed, int gated,
+    int threads)
 {
-    float *x = room(m * k), *w = room(groups * k * n), *out = room(m * n);
+    const ptrdiff_t matrix = (n + mi_panel() - 1) / mi_panel() * mi_panel() * k;
+    float *x = room(m * k), *w[2] = {room(groups * k * n), room(groups * k * n)}, *read[2] = {w[0], w[1]}, *out = room(m * n);
     int64_t *wide_ends = malloc((size_t)groups * sizeof(int64_t));
     for (int j = 0; j < groups; j++) wide_ends[j] = ends[j];
-    grouped g = {x, w, wide ? (const void *)wide_ends : ends, out, m, k, n, groups, transposed, wide};
+    for (int i = 0; packed && i < 2; i++) {
+        read[i] = room(groups * matrix);
+        for (int j = 0; j < groups; j++) {
+            packing of = {w[i] + j * k * n, read[i] + j * matrix, k, n, transposed ? k : n, transposed};
+            must(!mi_pack(&of, mi_pool_run, threads), "no memory");
+        }
+    }
+    grouped g = {
+        x, read[0], gated ? read[1] : NULL, wide ? (const void *)wide_ends : ends, out, m, k, n, groups, transposed, wide, packed,
+        gated ? RELU : IDENTITY,
+    };
     must(!mi_grouped(&g, mi_pool_run, threads), "no memory");
     for (ptrdiff_t i = 0, j = 0; i < m; i++) {
         while (j < groups && i >= ends[j]) j++;
         for (ptrdiff_t c = 0; c < n; c++) {
-            float sum = 0;
+            float sums[2] = {0, 0};
             for (ptrdiff_t t = 0; t < k && j < groups; t++) {
-                sum += x[i * k + t] * w[j * k * n + (transposed ? c * k + t : t * n + c)];
+                const ptrdiff_t at = j * k * n + (transposed ? c * k + t : t * n + c);
+                for (int p = 0; p < 2; p++) sums[p] += x[i * k + t] * w[p][at];
             }
-            must(out[i * n + c] == sum, "a wrong sum of a group");
+            const float wanted = gated ? (sums[0] < 0 ? 0 : sums[0]) * sums[1] : sums[0];
+            must(out[i * n + c] == wanted, "a wrong sum of a group");
         }
     }
     wide_ends[groups - 1] = m + 1;
@@ -112,7 +126,9 @@ int main(int argc, char **argv)
         check_batch(2, 1, 70, 33, 130, kind % 2, kind / 2, threads);
     }
     static const int ends[] = {0, 3, 3, 4, 40, 45};
-    for (int kind = 0; kind < 4; kind++) check_groups(47, 33, 131, ends, 6, kind % 2, kind / 2, threads);
+    for (int kind = 0; kind < 16; kind++) {
+        check_groups(47, 33, 131, ends, 6, kind % 2, kind / 2 % 2, kind / 4 % 2, kind / 8, threads);
+    }
     return 0;
 }
 """

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage.errors import InputError, MirageError
+from mirage.errors import InputError, LibraryError, MirageError
 from mirage.ir.operator import get_operator
 from mirage.ir.types import ELEMENTS
 from mirage.kernels.cpu.launch import grouped as module
 from mirage.kernels.cpu.launch.grouped import grouped_matmul, library, prepare
 from mirage.kernels.cpu.launch.memory import address
+from mirage.kernels.cpu.launch.panels import pack
 from mirage.kernels.cpu.launch.rounds import LaunchedRounds
 
 #: rows, and where groups end: some have no rows, some rows no group
@@ -45,20 +46,50 @@ def test_groups_of_any_rows(rows: int, ends: list[int]) -> None:
             np.testing.assert_allclose(found.astype(np.float64), wanted([x, w, last]), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("right", [(), (0, 2, 1)])
 @pytest.mark.parametrize(("rows", "ends"), GROUPS)
-def test_matrices_in_another_order_and_calls_again_and_again(rows: int, ends: list[int]) -> None:
-    x, w, last = given = operands(rows, ends)
-    inputs = [x, np.ascontiguousarray(w.transpose(0, 2, 1)), last]
+def test_orders_panels_and_gates_again_and_again(
+    rows: int, ends: list[int], right: tuple[int, ...], packed: bool, gated: bool
+) -> None:
+    x, w, last = operands(rows, ends)
+    gate = np.flip(w, 2).copy()
+    expected = wanted([x, w, last])
+    if gated:
+        expected = np.tanh(expected) * wanted([x, gate, last])
+    weights = [np.ascontiguousarray(m.transpose(right or (0, 1, 2))) for m in (w, gate)[: 1 + gated]]
+    inputs = [x, *weights, *([pack(m, right=right) for m in weights] if packed else []), last]
+    attrs: dict[str, Any] = {"right": right, "packed": packed, **({"gated": True, "activation": "tanh"} if gated else {})}
     out = np.full((rows, w.shape[2]), np.nan, np.float32)
-    library(inputs, [out], right=(0, 2, 1))
-    np.testing.assert_allclose(out, wanted(given), rtol=1e-5, atol=1e-5)
-    launch = prepare(inputs, [out], right=(0, 2, 1))
+    library(inputs, [out], **attrs)
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
+    launch = prepare(inputs, [out], **attrs)
     assert launch is not None
-    assert prepare([a.astype("float64") for a in (x, w)] + [last], [out]) is None
     out[...] = np.nan
-    rounds = LaunchedRounds([[(launch, range(4))]] * 3, np.zeros((), np.int64), 4)
-    assert rounds.run(3, [address(a) for a in (*inputs, out)]) is None
-    np.testing.assert_allclose(out, wanted(given), rtol=1e-5, atol=1e-5)
+    rounds = LaunchedRounds([[(launch, range(len(inputs) + 1))]] * 3, np.zeros((), np.int64), len(inputs) + 1)
+    assert rounds.run(3, [address(a) if isinstance(a, np.ndarray) else 0 for a in (*inputs, out)]) is None
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_not_in_c() -> None:
+    x, w, last = operands(7, [3, 7])
+    wide = [x.astype("float64"), w.astype("float64"), last]
+    out = np.empty((7, 45))
+    assert prepare(wide, [out]) is None
+    with pytest.raises(LibraryError, match="no gated groups of float64"):
+        library([wide[0], wide[1], wide[1], last], [out], gated=True, activation="silu")
+
+
+def test_panels_that_do_not_fit() -> None:
+    x, w, last = operands(7, [3, 7])
+    out = np.empty((7, 45), np.float32)
+    for other in (w[:1], w[:, 1:], w[:, :, 1:], w[0]):
+        assert prepare([x, w, pack(other), last], [out], packed=True) is None
+    with pytest.raises(LibraryError, match="grouped_matmul: 2 operands beside rows and ends"):
+        prepare([x, w, w, last], [out])
+    with pytest.raises(LibraryError, match="no gated groups"):
+        library([x, w, w, pack(w), pack(w[:1]), last], [out], packed=True, gated=True, activation="silu")
 
 
 @pytest.mark.parametrize("ends", [[3, 8], [3, 2], [-1, 2], [8, 7]])
