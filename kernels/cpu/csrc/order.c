@@ -33,7 +33,8 @@ typedef struct {
     ((down) ? (a) > (b) || ((a) != (a) && (b) == (b)) : (a) < (b) || ((b) != (b) && (a) == (a)))
 
 /* `first_*` finds the first elements of a row in order, of which p has room for those alone; `all_*` puts a whole row in order, in p
- * or in q, and returns which; `order_*` writes the first elements of all rows, and where they were. Equal ones stay as they stood. */
+ * or in q, and returns which; `order_*` writes the first elements of all rows, and where they were. Equal ones stay as they stood.
+ * `distinct_*` leaves the first of equal ones in a row in order, and returns how many are left. */
 #define ORDER(type, suffix) \
     typedef struct { \
         type v; \
@@ -98,6 +99,15 @@ typedef struct {
             } \
         if (!few) free(room); \
         return DONE; \
+    } \
+    \
+    static int64_t distinct_##suffix(const ordered *s) \
+    { \
+        type *x = s->values; \
+        int64_t n = 0; \
+        for (int64_t j = 0; j < s->kept; j++) \
+            if (!n || BEFORE(0, x[n - 1], x[j])) x[n++] = x[j]; \
+        return n; \
     }
 
 /* Sums of whole numbers go around, as in NumPy: those of `sum_type` do. */
@@ -136,6 +146,16 @@ int mi_order(void *args, mi_pool_run_fn *pool, int threads)
     const ordered *s = args;
     (void)pool, (void)threads;
     return s->kept ? of[s->dtype](s) : DONE;
+}
+
+/* The distinct elements of a row in order, of which there are `kept`. */
+int mi_unique(void *args, mi_pool_run_fn *pool, int threads)
+{
+    static int64_t (*const of[])(const ordered *) = {distinct_float32, distinct_float64, distinct_int32, distinct_int64};
+    ordered *s = args;
+    const int status = mi_order(s, pool, threads);
+    if (status == DONE) s->kept = of[s->dtype](s);
+    return status;
 }
 
 /* The sums of each element and those before it. */

@@ -1,8 +1,8 @@
 """Elements in order, running sums, and elements written where positions say, in C (csrc/order.c), where NumPy takes longer.
 
 Programs call `cpu.topk`, `cpu.sort`, `cpu.argsort`, `cpu.cumsum`, `cpu.scatter` and `cpu.put_along_axis`, each the operator of
-that name. What C lacks is NumPy's: other element types, values that broadcast, and the sorting of many elements, which NumPy
-does with vectors.
+that name; `unique`, whose result has a size that only the run tells, stays an operator. What C lacks is NumPy's: other element
+types, values that broadcast, and the sorting of many elements, which NumPy does with vectors.
 """
 
 from __future__ import annotations
@@ -168,6 +168,20 @@ def _launch(op: str, axis: int, function: str, args: _Arguments, places: Mapping
     pointers = tuple((field(args, name), place) for name, place in places.items())
     error = functools.partial(_error, op, axis, args)
     return Launch(launcher(_function(function)), ctypes.addressof(args), pointers, error, args)
+
+
+def unique(arrays: Arrays, attrs: Mapping[str, Any], sizes: Mapping[str, int]) -> np.ndarray:
+    """What the operator `unique` gives for an array of NumPy. Raises as `_run`."""
+    row = np.ascontiguousarray(arrays[0]).reshape(-1)
+    values = np.empty_like(row)
+    prepared = _sort([row], [values], axis=0, descending=False)
+    if prepared is None:
+        return get_operator("unique").run(list(arrays), attrs, sizes)  # type: ignore[no-any-return]
+    args, _ = prepared
+    args.x, args.values = address(row), address(values)
+    if status := _function("mi_unique")(ctypes.addressof(args), None, 1):
+        raise _error("unique", 0, args, status)
+    return values[: args.kept]
 
 
 def prepare_scatter(given: Arrays, *, axis: int) -> Launch | None:

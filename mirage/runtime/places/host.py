@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mirage.ir.operator import get_operator
-from mirage.kernels.cpu.launch import convolution, grouped, linear, quantized, quantized_convolution
+from mirage.kernels.cpu.launch import convolution, grouped, linear, order, quantized, quantized_convolution
 from mirage.kernels.cpu.launch.memory import address, aligned
 from mirage.runtime.arrays import like, to_numpy
 from mirage.runtime.leases import SEVERAL, lease
@@ -22,6 +22,7 @@ _OPERATORS: Mapping[str, OperatorRun] = {
     "grouped_matmul": grouped.grouped_matmul,
     "quantized_matmul": quantized.quantized_matmul,
     "quantized_convolution": quantized_convolution.quantized_convolution,
+    "unique": order.unique,
 }
 #: library functions that the threads of kernels compute, in place of others
 _LIBRARY: Mapping[str, Callable[..., None]] = {"blas.contraction": linear.contraction, "blas.matmul": linear.matmul}

@@ -200,3 +200,25 @@ def test_effects_that_c_lacks() -> None:
     x.flags.writeable = False
     assert order.prepare_scatter([x, at, np.ones((2, 3), np.float32)], axis=0) is None
     assert order.prepare_copy([x, np.ones((4, 3), np.float32)]) is None
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+@pytest.mark.parametrize("shape", [(0,), (1,), (5, 3), (400,), (600,)])
+def test_distinct_elements(dtype: str, shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(len(shape)).integers(-9, 9, shape).astype(ELEMENTS[dtype])
+    found = order.unique([x], {}, {})
+    np.testing.assert_array_equal(found, get_operator("unique").run([x], {}, {}))
+    assert found.dtype == x.dtype
+
+
+def test_distinct_elements_have_one_nan() -> None:
+    for x in (NAN, NAN.astype(np.float32), NAN[:, ::2]):
+        found = order.unique([x], {}, {})
+        np.testing.assert_array_equal(found, np.unique(x))
+        assert np.isnan(found).sum() == 1
+
+
+def test_distinct_elements_of_a_program() -> None:
+    run = mi.compile(lambda x: mi.unique(x), {"x": mi.tensor("n", dtype="int64")})
+    for x in (np.array([3, 1, 3, 2]), np.array([], np.int64)):
+        np.testing.assert_array_equal(run(x), np.unique(x))
