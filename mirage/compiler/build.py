@@ -9,6 +9,7 @@ from mirage.compiler.functional import compile_functional
 from mirage.compiler.lower import Lowered, lower
 from mirage.compiler.passes import (
     add_masks,
+    append_keys,
     batch_matmuls,
     canonicalize,
     collect_constraints,
@@ -47,7 +48,7 @@ OPTIMIZATIONS: Mapping[str, tuple[Pass, ...]] = {
     "merge": (merge_matmuls.run, batch_matmuls.run, merge_repeats.run),
     "fold": (join_offsets.run, fold_scales.run, fold_factors.run, fold_gains.run),
     "superoptimize": (add_masks.run, partition.run, superoptimize.run),
-    "libraries": (lower_packages.run, pack_weights.run, lower_libraries.run),
+    "libraries": (lower_packages.run, pack_weights.run, lower_libraries.run, append_keys.run),
     "fuse": (fuse.run, generate.run),
     "plan": (),
     "batch": (),
@@ -96,6 +97,7 @@ COMPLETION: tuple[Pass, ...] = (
     lower_libraries.run,
     pack_weights.run,
     dead_code.run,
+    append_keys.run,
     fuse.run,
     generate.run,
     inline.run,

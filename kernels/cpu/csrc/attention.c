@@ -6,6 +6,7 @@
  * or the mask hides from all rows of a band are visited only where a row sees no others. Where rows are many, a cell copies a tile
  * of keys, a column each, and one of values, and reads the copies for all of its bands; tensors of 16 bits, of the type that MI_HALF
  * names, become float32 in them, or pairs of bfloat16 where processors have sums of products of these, which shares are rounded for, too.
+ * Keys and values that are those of a cache with others behind them are written tile by tile, just after they were read.
  * A row of no keys but hidden ones of -inf is NaN, as a softmax is. `f` is cap * tanh, or nothing. A sink is the score of a further
  * key of each row, whose values are 0.
  */
@@ -18,6 +19,9 @@
 #include "mirage_math.h"
 #include "mirage_pairs.h"
 #include "mirage_pool.h"
+#include "mirage_stream.h"
+
+#include <string.h>
 
 #define BAND 64  /* rows, */
 #define KEYS 144 /* and keys of a tile, whole panels of them: scores stay in the first cache, or near it */
@@ -34,11 +38,14 @@
 
 typedef struct {
     const void *q, *k, *v; /* elements of a row are side by side */
+    const void *k_cache, *k_new, *v_cache, *v_new; /* or NULL: what is written to k and v, in order without gaps, as they are */
     const void *bias, *sink; /* or NULL */
     const long long *pages; /* or NULL: k and v are pools of pages of keys, and these are the pages of a batch, in order */
     const unsigned char *mask; /* or NULL: of each score, whether it stays, or, if `hiding`, whether it is `hidden` instead */
     void *out;             /* [batch, heads, rows, depth] */
     ptrdiff_t batch, heads, rows, keys, width, depth;
+    ptrdiff_t cached; /* keys of the cache, */
+    ptrdiff_t first;  /* and those in front of k and v */
     ptrdiff_t inner; /* rows of one head of the bias: heads of queries that share keys are one behind the other */
     ptrdiff_t q_step[3], k_step[3], v_step[3]; /* to the next batch, head, and row or key */
     ptrdiff_t pool, page, table_step, k_page, v_page; /* pages in all, keys of one, and steps to the next batch and page */
@@ -51,6 +58,8 @@ typedef struct {
 typedef struct {
     const attention *a;
     ptrdiff_t rows, parts; /* rows of a cell, whole bands, and cells of a head */
+    const attention *cache, *behind; /* what is read up to the last key of the cache, and from there on: its k and v */
+    int appends, past;     /* cells write the keys that they read, past the caches */
 } cells;
 
 /* What a cell works on: copies of tiles in float32, or NULL where tensors are read as they lie, scores of a band, sums of values, and
@@ -91,13 +100,15 @@ static size_t lay_out(const attention *a, ptrdiff_t rows, float *memory, workspa
     return (size_t)at * sizeof(float);
 }
 
+static ptrdiff_t element_bytes(const attention *a) { return a->half ? (ptrdiff_t)sizeof(mi_half) : (ptrdiff_t)sizeof(float); }
+
 /* Rows of a tensor from element `at` on as float32, `step` elements apart: in `copy`, where rows are whole vectors, or, where that
  * is NULL, as they lie. Rows from element `next` on are fetched meanwhile. */
 static const float *rows_of(
     const attention *a, const void *tensor, ptrdiff_t at, ptrdiff_t next, ptrdiff_t rows, ptrdiff_t width, float *copy,
     ptrdiff_t *step)
 {
-    const ptrdiff_t bytes = a->half ? (ptrdiff_t)sizeof(mi_half) : (ptrdiff_t)sizeof(float);
+    const ptrdiff_t bytes = element_bytes(a);
     if (!copy) return (const float *)tensor + at;
     const ptrdiff_t apart = whole(width);
     for (ptrdiff_t i = 0; i < rows; i++) {
@@ -124,7 +135,7 @@ typedef struct {
 MI_INLINE ptrdiff_t place_of(const attention *a, const tile *t, const ptrdiff_t *step, ptrdiff_t page_step, ptrdiff_t key)
 {
     const ptrdiff_t head = t->head * step[1];
-    if (!a->pages) return t->batch * step[0] + head + key * step[2];
+    if (!a->pages) return t->batch * step[0] + head + (key - a->first) * step[2];
     const long long page = a->pages[t->batch * a->table_step + key / a->page];
     return (ptrdiff_t)(page < 0 ? page + a->pool : page) * page_step + head + key % a->page * step[2];
 }
@@ -320,6 +331,48 @@ static void add_keys(
     mi_gemm_outer(rows, t->keys, a->depth, r->scores, KEYS, 1, t->v, t->v_step, sums, apart, more);
 }
 
+/* Writes so many rows, which lie in order without gaps. */
+static void copy_rows(void *to, const void *from, size_t bytes, int past)
+{
+    if (!past) memcpy(to, from, bytes);
+    else for (size_t i = 0; i < bytes; i += MI_PIECE) mi_stream((char *)to + i, (const char *)from + i, MI_PIECE);
+}
+
+/* Writes keys of a head, so many from one on, which are all of the cache, or all behind it, and their values. */
+static void append(const attention *a, ptrdiff_t head, ptrdiff_t from, ptrdiff_t keys, int past)
+{
+    const int old = from < a->cached;
+    const ptrdiff_t count = old ? a->cached : a->keys - a->cached, first = old ? from : from - a->cached;
+    const void *const of[] = {old ? a->k_cache : a->k_new, old ? a->v_cache : a->v_new}, *const to[] = {a->k, a->v};
+    const ptrdiff_t widths[] = {a->width, a->depth};
+    for (int i = 0; i < 2; i++) {
+        const ptrdiff_t row = widths[i] * element_bytes(a);
+        char *out = (char *)to[i] + (head * a->keys + from) * row;
+        copy_rows(out, (const char *)of[i] + (head * count + first) * row, (size_t)(keys * row), past);
+    }
+}
+
+/* Keys of a tile from one on. */
+static ptrdiff_t tile_keys(const attention *a, ptrdiff_t from)
+{
+    const ptrdiff_t left = (from < a->cached ? a->cached : a->keys) - from;
+    return left < KEYS ? left : KEYS;
+}
+
+/* Tiles of so many keys. */
+static ptrdiff_t tiles_of(ptrdiff_t keys) { return (keys + KEYS - 1) / KEYS; }
+
+static void append_tile(void *args, long index, int thread, void *scratch)
+{
+    (void)thread, (void)scratch;
+    const cells *c = args;
+    const attention *a = c->a;
+    const ptrdiff_t old = tiles_of(a->cached), tiles = old + tiles_of(a->keys - a->cached), tile = index % tiles;
+    const ptrdiff_t from = tile < old ? tile * KEYS : a->cached + (tile - old) * KEYS;
+    append(a, index / tiles, from, tile_keys(a, from), c->past);
+    if (c->past) mi_flush_stream();
+}
+
 static void cell(void *args, long index, int thread, void *scratch)
 {
     (void)thread;
@@ -346,18 +399,20 @@ static void cell(void *args, long index, int thread, void *scratch)
     for (int hidden = 0; hidden < 2; hidden++) {
         int blind[BANDS] = {0};
         for (ptrdiff_t i = 0; i < rows; i++) blind[i / BAND] |= done[i / BAND] < a->keys && (!hidden || r.most[i] < seen);
-        for (tile t = {.batch = batch, .head = head}; t.from < a->keys; t.from += KEYS) {
-            t.keys = a->keys - t.from < KEYS ? a->keys - t.from : KEYS;
+        for (tile t = {.batch = batch, .head = head}; t.from < a->keys; t.from += t.keys) {
+            t.keys = tile_keys(a, t.from);
             for (ptrdiff_t b = 0, at = 0; at < rows; b++, at += BAND) {
                 const ptrdiff_t n = rows - at < BAND ? rows - at : BAND;
                 if (!blind[b] || hides(a, &r, at, n, t.from, t.keys) != hidden) continue;
-                if (!t.v) read_keys(a, &r, &t);
+                if (!t.v) read_keys(t.from < a->cached ? c->cache : c->behind, &r, &t);
                 add_keys(a, &r, q, q_step, at, n, &t, done[b] > 0);
                 done[b] += t.keys;
             }
             t.v = NULL;
+            if (c->appends && !hidden) append(a, batch * a->heads + head, t.from, t.keys, c->past);
         }
     }
+    if (c->past) mi_flush_stream();
     for (ptrdiff_t i = 0; i < rows; i++) {
         const ptrdiff_t to = ((batch * a->heads + head) * a->rows + row + i) * a->depth;
         const mi_vec total = mi_broadcast(r.most[i] == NONE ? __builtin_nanf("") : r.total[i]);
@@ -384,6 +439,25 @@ int mi_attention(attention *a, mi_pool_run_fn *run, int n_threads)
     ptrdiff_t side = BANDS;
     /* cells for all threads to end together */
     while (side > 1 && heads * ((bands + side - 1) / side) < 4 * n_threads) side /= 2;
-    const cells c = {a, a->rows < BAND ? a->rows : side * BAND, (bands + side - 1) / side};
+    cells c = {a, a->rows < BAND ? a->rows : side * BAND, (bands + side - 1) / side, a, a, 0, 0};
+    attention cache = *a, behind = *a;
+    if (a->k_cache) {
+        const ptrdiff_t bytes = element_bytes(a), added = a->keys - a->cached;
+        c.past = a->width * bytes % MI_PIECE == 0 && a->depth * bytes % MI_PIECE == 0 && (uintptr_t)a->v % MI_PIECE == 0 &&
+                 mi_past_caches(a->k, a->k_cache, (size_t)(heads * a->cached * a->width * bytes));
+        /* one cell of a head may write what it reads, if there are cells for all threads */
+        c.appends = c.parts == 1 && heads >= 2 * n_threads;
+        if (c.appends) {
+            const ptrdiff_t steps[][3] = {{a->heads * a->cached, a->cached, 1}, {a->heads * added, added, 1}};
+            for (int i = 0; i < 3; i++) {
+                cache.k_step[i] = steps[0][i] * a->width, cache.v_step[i] = steps[0][i] * a->depth;
+                behind.k_step[i] = steps[1][i] * a->width, behind.v_step[i] = steps[1][i] * a->depth;
+            }
+            cache.k = a->k_cache, cache.v = a->v_cache, behind.k = a->k_new, behind.v = a->v_new, behind.first = a->cached;
+            c.cache = &cache, c.behind = &behind;
+        } else if (run(append_tile, &c, heads * (tiles_of(a->cached) + tiles_of(added)), n_threads, 0)) {
+            return -1;
+        }
+    }
     return run(cell, (void *)&c, heads * c.parts, n_threads, lay_out(a, c.rows, NULL, &unused));
 }

@@ -23,14 +23,16 @@ from mirage.settings import num_threads
 _NO_PAGE = 2
 #: element types of the tensors that have others than the rest
 _TYPES = {"mask": np.dtype(bool), "pages": np.dtype(np.int64)}
-_SIZES = ("batch", "heads", "rows", "keys", "width", "depth", "inner")
+_SIZES = ("batch", "heads", "rows", "keys", "width", "depth", "cached", "first", "inner")
+#: what k and v are made of, where they are made
+_APPENDED = ("k_cache", "k_new", "v_cache", "v_new")
 
 
 class _Arguments(ctypes.Structure):
     """`attention` of attention.c."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "bias", "sink", "pages", "mask", "out")),
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", *_APPENDED, "bias", "sink", "pages", "mask", "out")),
         *((name, ctypes.c_ssize_t) for name in _SIZES),
         *((name, ctypes.c_ssize_t * 3) for name in ("q_step", "k_step", "v_step")),
         *((name, ctypes.c_ssize_t) for name in ("pool", "page", "table_step", "k_page", "v_page")),
@@ -57,7 +59,7 @@ _Shape = tuple[int, ...]
 
 def _arguments(
     inputs: Sequence[np.ndarray],
-    out: np.ndarray,
+    outputs: Sequence[np.ndarray],
     *,
     left: Sequence[int] = (),
     right: Sequence[int] = (0, 1, 3, 2),
@@ -72,9 +74,10 @@ def _arguments(
     pages: bool = False,
     groups: int = 1,
     keys: int | None = None,
+    appended: bool = False,
 ) -> _Arguments:
     """The arguments of C; raises LibraryError for arrays that do not fit, as changed files of programs have them."""
-    names, arrays = _names(bias, mask, sink, pages), (*inputs, out)
+    names, arrays, out = _names(bias, mask, sink, pages, appended), (*inputs, *outputs), outputs[0]
     sized = None
     typed = out.dtype.name in IN_FLOAT32 and all(
         a.dtype == _TYPES.get(name, out.dtype) for name, a in zip(names, arrays, strict=False)
@@ -93,10 +96,11 @@ def _arguments(
     return args
 
 
-def _names(bias: bool, mask: bool, sink: bool, pages: bool) -> tuple[str, ...]:
+def _names(bias: bool, mask: bool, sink: bool, pages: bool, appended: bool) -> tuple[str, ...]:
     """The tensors in order, as C calls them."""
     given = {"bias": bias, "mask": mask, "sink": sink, "pages": pages}
-    return ("q", "k", "v", *(name for name, is_there in given.items() if is_there), "out")
+    more = [name for name, is_there in given.items() if is_there]
+    return ("q", *_APPENDED, *more, "out", "k", "v") if appended else ("q", "k", "v", *more, "out")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -123,6 +127,15 @@ def _of_shapes(
         return None
     args = _Arguments(batch=b, heads=h, rows=s, keys=keys, width=d, depth=v_sizes[3], inner=max(s // groups, 1))
     args.q_step[:], args.v_step[:], args.k_step[:] = q_steps[:3], v_steps[:3], (*k_steps[:2], k_steps[3])
+    if "k_cache" in of:
+        args.cached = of["k_cache"][2] if len(of["k_cache"]) == 4 else keys + 1
+        moved = table is not None or first is not None or right != (0, 1, 3, 2) or values
+        if moved or args.cached > keys or any(
+            of[f"{name}_{part}"] != (b, h, count, width)
+            for name, width in (("k", d), ("v", v_sizes[3]))
+            for part, count in (("cache", args.cached), ("new", keys - args.cached))
+        ):
+            return None
     if table is not None:
         args.pool, args.page, args.table_step = pool, k_sizes[3], table[-1] if len(table) == 2 else 0
         args.k_page, args.v_page = k_steps[0], v_steps[0]
@@ -173,15 +186,20 @@ def library(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], **attrs
     Memory Management for Large Language Model Serving with PagedAttention", 2023), and the keys of a batch are those of the
     pages that its row of an int64 tensor lists, or the whole tensor if it has no rows.
 
+    Where they are `appended`, k and v are further results, and in their place among the inputs is what they are made of: keys of
+    a cache and those behind it, and values of both. They lie as `concat` leaves them.
+
     Raises LibraryError for arrays that do not fit, InputError for the index of no page, NoCompilerError, CompilerError and
     UnsafeCacheError as `toolchain.compile`, MirageError without memory.
     """
-    (out,) = outputs
-    args = _arguments(inputs, out, **attrs)
-    if not args.keys:
+    args = _arguments(inputs, outputs, **attrs)
+    out, *made = outputs
+    if not args.keys or not out.size:
         # sums of nothing
         out[...] = 0
-    elif out.size and (status := _of(out.dtype)(ctypes.addressof(args), run_address(), num_threads())):
+        for whole, place in zip(made, (1, 3), strict=False):
+            np.concatenate(inputs[place : place + 2], axis=2, out=whole)
+    elif status := _of(out.dtype)(ctypes.addressof(args), run_address(), num_threads()):
         raise _failure(args, status)
 
 
@@ -193,17 +211,19 @@ def prepare(
     mask: bool = False,
     sink: bool = False,
     pages: bool = False,
+    appended: bool = False,
     **attrs: Any,
 ) -> Launch | None:
     """The launch of `library` for contiguous tensors like these, inputs and then outputs; None for no keys, or nothing to
     compute. It fails with MirageError without memory.
     """
-    (out,) = outputs
-    args = _arguments(inputs, out, bias=bias, mask=mask, sink=sink, pages=pages, **attrs)
-    if not args.keys or not out.size:
+    args = _arguments(inputs, outputs, bias=bias, mask=mask, sink=sink, pages=pages, appended=appended, **attrs)
+    if not args.keys or not outputs[0].size:
         return None
-    pointers = tuple((field(args, name), place) for place, name in enumerate(_names(bias, mask, sink, pages)))
-    return Launch(launcher(_of(out.dtype)), ctypes.addressof(args), pointers, functools.partial(_failure, args), args)
+    names = _names(bias, mask, sink, pages, appended)
+    pointers = tuple((field(args, name), place) for place, name in enumerate(names))
+    function = launcher(_of(outputs[0].dtype))
+    return Launch(function, ctypes.addressof(args), pointers, functools.partial(_failure, args), args)
 
 
 #: the functions that programs may call without registering them

@@ -16,7 +16,17 @@ from tests.kernels.cpu.sanitize import (
     check_clean,
 )
 
-SOURCE = BEGIN + '#include "attention.c"\n#include "mirage_gemm_dot.c"\n#include "mirage_gemm_outer.c"\n' + ROOMS + HALVES + r"""
+CODE = r"""
+#define MI_REAL float
+#include "mirage_stream.h"
+static int past; /* whether results go past the caches, wherever they are */
+#define mi_past_caches(to, from, bytes) (past && (uintptr_t)(to) % MI_PIECE == 0)
+#include "attention.c"
+#include "mirage_gemm_dot.c"
+#include "mirage_gemm_outer.c"
+"""
+
+SOURCE = BEGIN + CODE + ROOMS + HALVES + r"""
 static float at(const void *p, int half, ptrdiff_t i)
 {
     return half ? real_half(((const mi_half *)p)[i]) : ((const float *)p)[i];
@@ -27,6 +37,39 @@ static unsigned char *bytes(ptrdiff_t n)
 {
     const ptrdiff_t whole = (n + 3) / 4;
     return (unsigned char *)room(whole) + 4 * whole - n;
+}
+
+/* A part of each head of a tensor, from a row on. */
+static void *part(const void *tensor, ptrdiff_t heads, ptrdiff_t all, ptrdiff_t from, ptrdiff_t rows, ptrdiff_t row)
+{
+    unsigned char *found = bytes(heads * rows * row);
+    for (ptrdiff_t h = 0; h < heads; h++) {
+        memcpy(found + h * rows * row, (const char *)tensor + (h * all + from) * row, (size_t)(rows * row));
+    }
+    return found;
+}
+
+/* The same attention, which writes keys and values itself. */
+static void check_appended(attention a, int threads)
+{
+    const ptrdiff_t heads = 2 * a.heads, size = a.half ? 2 : 4, count = heads * a.rows * a.depth;
+    const ptrdiff_t k_row = a.width * size, v_row = a.depth * size;
+    const void *const out = a.out, *const k = a.k, *const v = a.v;
+    for (int kind = 0; kind < 6; kind++) {
+        const ptrdiff_t cached = kind % 3 * a.keys / 2, added = a.keys - cached;
+        a.cached = cached;
+        a.k_cache = part(k, heads, a.keys, 0, cached, k_row), a.k_new = part(k, heads, a.keys, cached, added, k_row);
+        a.v_cache = part(v, heads, a.keys, 0, cached, v_row), a.v_new = part(v, heads, a.keys, cached, added, v_row);
+        a.k = bytes(heads * a.keys * k_row), a.v = bytes(heads * a.keys * v_row), a.out = bytes(count * size);
+        past = kind / 3;
+        must(!mi_attention(&a, mi_pool_run, threads), "no memory");
+        past = 0;
+        must(!memcmp(a.k, k, (size_t)(heads * a.keys * k_row)), "wrong keys");
+        must(!memcmp(a.v, v, (size_t)(heads * a.keys * v_row)), "wrong values");
+        for (ptrdiff_t i = 0; i < count; i++) {
+            must(__builtin_fabs(at(a.out, a.half, i) - at(out, a.half, i)) <= (a.half ? 4e-2 : 1e-5), "a wrong result");
+        }
+    }
 }
 
 /* Tokens before heads if it is `turned`; a bias or a mask for each row, for keys alone, or none. */
@@ -65,6 +108,7 @@ static void check(const ptrdiff_t *sizes, int turned, int kind, int half, int th
         for (ptrdiff_t i = 0; i < keys; i++) ((unsigned char *)a.mask)[i] = i > keys / 2;
     }
     must(!mi_attention(&a, mi_pool_run, threads), "no memory");
+    if (!turned) check_appended(a, threads);
     if (turned && keys % 4 == 0) { /* the same, from pages of 4 keys that are where they were */
         const ptrdiff_t n = 2 * keys / 4;
         attention paged = a;

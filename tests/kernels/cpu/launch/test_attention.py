@@ -312,6 +312,34 @@ def test_what_is_not_finite() -> None:
     assert np.isnan(out[0, 0, 3]).all() and np.isfinite(out[0, 0, 0]).all()
 
 
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cached", [0, 1, 150, 299, 300])
+@pytest.mark.parametrize("rows", [1, 40, 330])
+def test_keys_behind_those_of_a_cache(rows: int, cached: int, dtype: str) -> None:
+    q, k, v = tensors((2, 3, rows, 300, 20, 36), dtype)
+    mask = np.random.default_rng(rows).random((rows, 300)) < 0.5
+    given = [q, *(part.copy() for t in (k, v) for part in (t[:, :, :cached], t[:, :, cached:])), mask]
+    attrs: dict[str, Any] = {"appended": True, "mask": True, "hidden": -1e9, "scale": 0.3}
+    outputs = [np.ones((*q.shape[:3], 36), ELEMENTS[dtype]), np.ones_like(k), np.ones_like(v)]
+    library(given, outputs, **attrs)
+    for _ in range(2):
+        close(outputs[0], exact(q, k, v, 0.3, np.where(mask, 0, -1e9)))
+        assert (outputs[1] == k).all() and (outputs[2] == v).all()
+        for o in outputs:
+            o[...] = 1
+        launched(prepare(given, outputs, **attrs), [*given, *outputs])
+
+
+def test_keys_are_appended_where_nothing_is_computed() -> None:
+    q, k, v = tensors((2, 3, 4, 5, 6, 7), "float32")
+    given = [q[:, :, :0].copy(), k[:, :, :3].copy(), k[:, :, 3:].copy(), v[:, :, :3].copy(), v[:, :, 3:].copy()]
+    outputs = [np.ones((2, 3, 0, 7), np.float32), np.ones_like(k), np.ones_like(v)]
+    assert prepare(given, outputs, appended=True) is None
+    library(given, outputs, appended=True)
+    assert (outputs[1] == k).all() and (outputs[2] == v).all()
+
+
 def test_nothing_to_compute() -> None:
     out = np.ones((1, 2, 3, 5), np.float32)
     none = [np.ones((1, 2, 3, 4), np.float32), np.ones((1, 2, 0, 4), np.float32), np.ones((1, 2, 0, 5), np.float32)]
@@ -356,10 +384,21 @@ def test_what_does_not_fit_is_an_error() -> None:
         ([q, pool, pool, table], np.zeros_like(q), {"pages": True, "keys": 3}), ([q, pool, pool], np.zeros_like(q), {}),
         ([q, pool, pool, np.array(0)], np.zeros_like(q), {"pages": True}),
     ]  # fmt: skip
+    parts = [q, k[:, :, :4].copy(), k[:, :, 4:].copy(), v[:, :, :4].copy(), v[:, :, 4:].copy()]
+    made = [(inputs, [result], attrs) for inputs, result, attrs in wrong]
+    made += [
+        ([q, *more], [out, k, v], {"appended": True, **attrs})
+        for more, attrs in (
+            (parts[1:4], {}), ((parts[1], *parts[1:4]), {}), ((parts[2], parts[1], *parts[3:]), {}), (parts[1:3] * 2, {}),
+            ([p[0] for p in parts[1:]], {}), (parts[1:], {"keys": 3}), (parts[1:], {"values": (0, 2, 1, 3)}),
+            (parts[1:], {"right": (0, 2, 3, 1)}), ([p[:1].copy() for p in parts[1:]], {}), ((k, *parts[2:]), {}),
+        )
+    ]  # fmt: skip
+    made += [(parts, [out, k], {"appended": True}), (parts, [out, k, v[:, :, :6].copy()], {"appended": True})]
     for call in (library, prepare):
-        for inputs, result, attrs in wrong:
+        for inputs, results, attrs in made:
             with pytest.raises(LibraryError, match="there is no attention of"):
-                call(inputs, [result], **attrs)
+                call(inputs, results, **attrs)
 
 
 def test_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
