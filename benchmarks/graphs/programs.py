@@ -158,7 +158,6 @@ def programs(layers: Layers, batch: int, length: int, measured: bool) -> dict[st
             sizes(
                 cache512={"b": 1, "s": 1, "t": 512}, cache4096={"b": 1, "s": 1, "t": 4096}, batch8={"b": 8, "s": 1, "t": 512},
                 batch8_cache4096={"b": 8, "s": 1, "t": 4096}, batch32={"b": 32, "s": 1, "t": 512},
-                batch32_cache4096={"b": 32, "s": 1, "t": 4096},
             ),
             llama.weights,
             {"positions": _positions},
