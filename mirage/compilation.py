@@ -62,7 +62,7 @@ _LOG = logging.getLogger("mirage.compiler")
 MAX_SETS = MAX_VERSIONS
 #: the race of the whole program against the same without a search takes as long as so many calls of that, but at most this share
 #: of the budget: fewer calls may take a share that users notice, more may not
-PROGRAM_RACES = ((20, 0.2), (200, 0.02))
+PROGRAM_RACES = ((20, 0.2), (500, 0.05))
 #: constants of a program that races, at most: every form has packed ones of its own
 RACED_BYTES = 1 << 28
 

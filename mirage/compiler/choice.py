@@ -4,11 +4,11 @@ without a search.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from mirage.compiler.build import COMPLETION, PREPARATION, built, passed
@@ -39,8 +39,8 @@ def fastest(
     forms: Mapping[str, Executable], arguments: Sequence[Sequence[Any]], seconds: float, otherwise: str
 ) -> str:
     """The name of the form that takes the least time for these sets of arguments, in the geometric mean, of those that take no
-    longer than `PLAIN` for any set; by races of so many seconds together. It is `otherwise` where calls take so long that not
-    even one of each form could be measured.
+    longer than `PLAIN` for any set; by races of so many seconds together. It is `PLAIN` unless another one gains more than two
+    measurements of the same differ by, and `otherwise` where calls take so long that not even one of each form could be measured.
 
     Each form is called as in a program that runs it alone: with its own threads awake, those of others asleep, and with what
     its own calls leave in the caches.
@@ -51,8 +51,12 @@ def fastest(
         for form in forms.values():
             form.forget()
             form.release()
+    if not ratios:
+        return otherwise
     allowed = [name for name, found in ratios.items() if max(r.least for r in found) <= EQUAL]
-    return min(allowed, key=lambda name: math.prod(r.score for r in ratios[name])) if allowed else otherwise
+    means = {name: geometric_mean(r.score for r in ratios[name]) for name in allowed}
+    best = min(means, key=means.__getitem__)
+    return best if means[best] * EQUAL < 1 else PLAIN
 
 
 class _Ratio(NamedTuple):

@@ -56,6 +56,11 @@ def test_what_is_slower_at_some_sizes_is_not_chosen(monkeypatch: pytest.MonkeyPa
     assert choose(monkeypatch, lambda name, rows: times[name, rows]) == "found"
 
 
+def test_a_gain_that_measurements_differ_by_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for us, wanted in ((99.0, PLAIN), (97.0, "found")):
+        assert choose(monkeypatch, lambda name, _, us=us: us if name == "found" else 100.0) == wanted  # type: ignore[misc]
+
+
 def test_a_median_that_was_disturbed_leaves_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
     least = {("found", 1): 1.0, (PLAIN, 1): 9.0, ("found", 16): 99.0, (PLAIN, 16): 100.0}
     slow = {**least, ("found", 16): 300.0}
@@ -80,7 +85,7 @@ def test_without_time_for_a_race_there_is_none(monkeypatch: pytest.MonkeyPatch) 
     # a call that is not timed and one that is, of each of two forms at each of two sets of sizes, a second each
     for seconds, races in ((7.9, []), (8.0, [2.0, 2.0])):
         raced: list[float] = []
-        assert fastest(forms(), inputs, seconds, otherwise="neither") == ("neither" if not races else "found")
+        assert fastest(forms(), inputs, seconds, otherwise="neither") == ("neither" if not races else PLAIN)
         # half of the time: the least number of rounds may take twice as long
         assert raced == races
 
@@ -137,9 +142,9 @@ def test_long_calls_are_not_repeated(took: int, calls: int, monkeypatch: pytest.
     ("call", "budget", "seconds"),
     [
         (0.0, 60.0, 0.0),  # nothing can be called
-        (0.001, 60.0, 0.2),  # 200 calls
-        (0.02, 60.0, 1.2),  # as many as fit into the small share
-        (0.1, 60.0, 2.0),  # 20 calls
+        (0.001, 60.0, 0.5),  # 500 calls
+        (0.02, 60.0, 3.0),  # as many as fit into the small share
+        (0.2, 60.0, 4.0),  # 20 calls
         (2.0, 60.0, 12.0),  # as many as fit into the large share
     ],
 )
