@@ -133,18 +133,15 @@ def test_an_index_out_of_range_is_reported_also_by_a_replayed_call(strict: Stric
 
 
 def test_constants_are_prepared_again_when_they_are_forgotten(strict: StrictLab) -> None:
-    def products(x: Any, w: Any, v: Any) -> Any:
-        return mi.exp(x @ w), mi.exp(x @ v)
-
-    specs = {"x": mi.tensor("n", 8), "w": mi.tensor(8, 4), "v": mi.tensor(8, 4)}
-    executable = mi.compile(products, specs, bounds={"n": 512}, constants=("w", "v"), **QUICK)
-    assert executable.parameters == ("x", "w", "v") and "prepare" in executable.explain()
-    x, w, v = (strict.cupy.asarray(np.ones(s, np.float32)) for s in ((2, 8), (8, 4), (8, 4)))
+    specs = {"x": mi.tensor("n", 8), "w": mi.tensor(8, 4), "g": mi.tensor(4)}
+    executable = mi.compile(lambda x, w, g: mi.exp(x @ (w * g)), specs, bounds={"n": 512}, constants=("w", "g"), **QUICK)
+    assert executable.parameters == ("x", "w", "g") and "prepare" in executable.explain()
+    x, w, g = (strict.cupy.asarray(np.ones(s, np.float32)) for s in ((2, 8), (8, 4), (4,)))
     for _ in range(3):
-        np.testing.assert_allclose(executable(x, w, v)[0].get(), np.exp(8), 1e-5)
+        np.testing.assert_allclose(executable(x, w, g).get(), np.exp(8), 1e-5)
     w[...] = 0
     executable.forget()
-    np.testing.assert_array_equal(executable(x, w, v)[0].get(), 1)
+    np.testing.assert_array_equal(executable(x, w, g).get(), 1)
 
 
 def test_constants_of_a_program_are_copied_once(strict: StrictLab, monkeypatch: pytest.MonkeyPatch) -> None:

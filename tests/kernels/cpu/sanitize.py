@@ -200,7 +200,7 @@ static void must(int fine, const char *what)
 
 #: memory for small whole numbers, of a program that begins with `BEGIN` and knows `mi_real`
 ROOMS = r"""
-static void *rooms[16];
+static void *rooms[24];
 static int n_rooms;
 
 /* Memory for n elements with a page behind it, or red zones around it, that cannot be touched. */

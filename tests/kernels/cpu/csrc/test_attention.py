@@ -55,6 +55,7 @@ static void check_appended(attention a, int threads)
     const ptrdiff_t heads = 2 * a.heads, size = a.half ? 2 : 4, count = heads * a.rows * a.depth;
     const ptrdiff_t k_row = a.width * size, v_row = a.depth * size;
     const void *const out = a.out, *const k = a.k, *const v = a.v;
+    const int before = n_rooms;
     for (int kind = 0; kind < 6; kind++) {
         const ptrdiff_t cached = kind % 3 * a.keys / 2, added = a.keys - cached;
         a.cached = cached;
@@ -69,6 +70,7 @@ static void check_appended(attention a, int threads)
         for (ptrdiff_t i = 0; i < count; i++) {
             must(__builtin_fabs(at(a.out, a.half, i) - at(out, a.half, i)) <= (a.half ? 4e-2 : 1e-5), "a wrong result");
         }
+        while (n_rooms > before) free(rooms[--n_rooms]);
     }
 }
 
@@ -108,7 +110,7 @@ static void check(const ptrdiff_t *sizes, int turned, int kind, int half, int th
         for (ptrdiff_t i = 0; i < keys; i++) ((unsigned char *)a.mask)[i] = i > keys / 2;
     }
     must(!mi_attention(&a, mi_pool_run, threads), "no memory");
-    if (!turned) check_appended(a, threads);
+    if (!turned && kind == 3) check_appended(a, threads);
     if (turned && keys % 4 == 0) { /* the same, from pages of 4 keys that are where they were */
         const ptrdiff_t n = 2 * keys / 4;
         attention paged = a;
@@ -195,4 +197,4 @@ def test_by_the_tiles_of_amx() -> None:
 
 
 def test_values_that_end_too_early_are_found() -> None:
-    check_caught("address", SOURCE, "1", "wrong", text="heap-buffer-overflow")
+    check_caught("address", SOURCES["bfloat16"], "1", "wrong", text="heap-buffer-overflow")
