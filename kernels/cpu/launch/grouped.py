@@ -56,17 +56,27 @@ class _Call:
     ends: np.ndarray
     out: np.ndarray
     right: Sequence[int]
+    activation: str
 
     @classmethod
-    def of(cls, inputs: Sequence[Any], outputs: Sequence[np.ndarray], right: Sequence[int], packed: bool, gated: bool) -> _Call:
+    def of(
+        cls,
+        inputs: Sequence[Any],
+        outputs: Sequence[np.ndarray],
+        *,
+        right: Sequence[int] = (),
+        packed: bool = False,
+        gated: bool = False,
+        activation: str = "",
+    ) -> _Call:
         """The operands of a call; raises LibraryError for another number of them, as changed files of programs have it."""
         x, *rest, ends = inputs
         count = 1 + gated
         if len(rest) != count * (1 + packed):
             raise LibraryError(f"{_OPERATOR}: {len(rest)} operands beside rows and ends; compile the program again")
-        return cls(x, rest[:count], rest[count:] if packed else (), ends, outputs[0], right)
+        return cls(x, rest[:count], rest[count:], ends, outputs[0], right, activation)
 
-    def arguments(self, activation: str) -> _Arguments | None:
+    def arguments(self) -> _Arguments | None:
         """The arguments, with addresses of panels alone; None where the product is not of float32, the matrices are in another
         order, or shapes do not fit.
         """
@@ -76,15 +86,14 @@ class _Call:
         transposed = is_transposed(self.right)
         shapes = {p.shape for p in (*self.panels, *(Panels(w, transposed) for w in self.weights))}
         shape = shapes.pop()
-        if shapes or len(shape) != 3 or x.shape[1:] != shape[1:2] or ends.shape != shape[:1] or out.shape != (len(x), shape[2]):
+        if shapes or len(shape) != 3 or ends.dtype not in (np.int32, np.int64):
             return None
-        if ends.dtype not in (np.int32, np.int64):
+        groups, k, n = shape
+        if x.shape[1:] != (k,) or ends.shape != (groups,) or out.shape != (len(x), n):
             return None
-        places = [address(p.array) for p in self.panels] + [0] * 2
-        wide, number = ends.dtype == np.int64, activation_number(activation)
-        return _Arguments(
-            0, *places[:2], 0, 0, *x.shape, shape[2], shape[0], transposed, wide, bool(self.panels), number
-        )  # fmt: skip
+        w, gate, *_ = [address(p.array) for p in self.panels] + [0, 0]
+        wide, activation = ends.dtype == np.int64, activation_number(self.activation)
+        return _Arguments(0, w, gate, 0, 0, *x.shape, n, groups, transposed, wide, bool(self.panels), activation)
 
     def places(self) -> dict[str, int]:
         """The tensors that C reads where they are, and their places among the inputs and the output."""
@@ -101,31 +110,24 @@ def error(status: int, rows: int) -> Exception:
 
 
 @in_float32
-def library(
-    inputs: Sequence[Any],
-    outputs: Sequence[np.ndarray],
-    *,
-    right: Sequence[int] = (),
-    packed: bool = False,
-    gated: bool = False,
-    activation: str = "",
-) -> None:
-    """What programs call as `cpu.grouped_matmul`, in C where the product is of float32 or 16 bits; `right` permutes dims of w.
+def library(inputs: Sequence[Any], outputs: Sequence[np.ndarray], **attrs: Any) -> None:
+    """What programs call as `cpu.grouped_matmul`, in C where the product is of float32 or 16 bits.
 
-    `inputs` are x, w, the matrices of the gate if it is `gated`, the `Panels` of these if they are `packed`, and the ends. With a
-    gate, the result is `activation(x w) * (x gate)`, group by group (Shazeer, "GLU Variants Improve Transformer", 2020).
+    The attributes are those of `_Call.of`; `right` permutes dims of w. `inputs` are x, w, the matrices of the gate if it is
+    `gated`, the `Panels` of these if they are `packed`, and the ends. With a gate, the result is `activation(x w) * (x gate)`,
+    group by group (Shazeer, "GLU Variants Improve Transformer", 2020).
 
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, InputError for wrong ends, LibraryError for
     a gate of arrays that do not fit, MirageError without memory.
     """
-    call = _Call.of(inputs, outputs, right, packed, gated)
-    args = call.arguments(activation)
+    call = _Call.of(inputs, outputs, **attrs)
+    args = call.arguments()
     if args is None:
-        if gated or activation:
+        if len(call.weights) > 1 or call.activation:
             shapes = ", ".join(f"{a.dtype.name}{list(a.shape)}" for a in (call.x, *call.weights, call.ends, call.out))
             raise LibraryError(f"there are no gated groups of {shapes}; compile the program again")
-        w = call.weights[0]
-        call.out[...] = get_operator(_OPERATOR).run([call.x, w.transpose(right) if right else w, call.ends], {}, {})
+        w = call.weights[0].transpose(call.right) if call.right else call.weights[0]
+        call.out[...] = get_operator(_OPERATOR).run([call.x, w, call.ends], {}, {})
         return
     arrays = (*inputs, call.out)
     for name, place in call.places().items():
@@ -143,22 +145,14 @@ def grouped_matmul(arrays: Sequence[Any], attrs: Mapping[str, Any], sizes: Mappi
 
 
 @prepared_in_float32
-def prepare(
-    inputs: Sequence[Any],
-    outputs: Sequence[np.ndarray],
-    *,
-    right: Sequence[int] = (),
-    packed: bool = False,
-    gated: bool = False,
-    activation: str = "",
-) -> Launch | None:
+def prepare(inputs: Sequence[Any], outputs: Sequence[np.ndarray], **attrs: Any) -> Launch | None:
     """The launch of `library` for contiguous tensors like these, inputs and then outputs, and these panels; None where that is
     not in C.
 
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`; the launch fails as `library`.
     """
-    call = _Call.of(inputs, outputs, right, packed, gated)
-    args = call.arguments(activation)
+    call = _Call.of(inputs, outputs, **attrs)
+    args = call.arguments()
     if args is None:
         return None
     pointers = tuple((field(args, name), place) for name, place in call.places().items())

@@ -16,7 +16,7 @@ Where something else reads the keys before the attention, they are copied as the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirage.compiler.context import Context
 from mirage.compiler.passes.rewrite import Rewriter
@@ -61,10 +61,13 @@ class _Appended:
     parts: tuple[Atom, ...]
 
     def call(self, r: Rewriter) -> LibraryCall:
-        q, _, _, *rest = self.attention.args
+        call = self.attention
+        q, _, _, *rest = call.args
         args = tuple(map(r.read, (q, *self.parts, *rest)))
-        types = tuple(t for v in self.made if isinstance(t := v.annotation, TensorType))
-        return LibraryCall(_ATTENTION, args, (*self.attention.out, *types), (*self.attention.attrs, ("appended", True)))
+        made = [v.annotation for v in self.made]
+        types = [t for t in made if isinstance(t, TensorType)]
+        assert types == made, "attention reads tensors of known rank"
+        return replace(call, args=args, out=(*call.out, *types), attrs=(*call.attrs, ("appended", True)))
 
 
 def _found(function: Function) -> dict[Var, _Appended]:
