@@ -218,6 +218,12 @@ def _stored(run: _Run) -> None:
     _row_by_row(run, "stored", StoredRow, measure(run.names, _say), lambda r: NAMES.index(r.case), section)
 
 
+def _widened(run: _Run) -> None:
+    from benchmarks.flow.widened import CASES, WidenedRow, measure, section
+
+    _row_by_row(run, "widened", WidenedRow, measure(run.names, _say), lambda r: list(CASES).index(r.case), section)
+
+
 def _architectures(run: _Run) -> None:
     from benchmarks.flow.architectures import ArchitectureRow, measure, section
 
@@ -353,6 +359,7 @@ PARTS: Mapping[str, Callable[[_Run], None]] = {
     "products": _products,
     "quantized": _quantized,
     "stored": _stored,
+    "widened": _widened,
     "bfloat16": _bfloat16,
     "generation": _generation,
     "masks": _masks,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import InputError
-from mirage.ir.axes import AxisDims, AxisProgram, read_arguments
+from mirage.ir.axes import AxisDims, AxisProgram, read_arguments, stored_dtypes
 from mirage.ir.dims import evaluate
 from mirage.ir.moves import moved
 from mirage.ir.types import DTYPES
@@ -61,6 +61,7 @@ class LibraryProgram:
     def __init__(self, axis_program: AxisProgram, arrays: Arrays = NUMPY) -> None:
         self.program = axis_program
         self._dtype = DTYPES[axis_program.dtype]
+        self._stored = stored_dtypes(axis_program.inputs, axis_program.dtype)
         separate = with_separate_exps(axis_program)
         self._xp = arrays.xp
         rows, added = _maxima(separate)
@@ -122,11 +123,9 @@ class LibraryProgram:
 
     def _check(self, inputs: Sequence[np.ndarray], bound: _Bound) -> None:
         name = self.program.name
-        for x, a, want in zip(self.program.inputs, inputs, bound.inputs, strict=True):
-            if a.dtype != self._dtype:
-                raise InputError(
-                    f"{name}: input {x.argument} has dtype {a.dtype}, not {self._dtype}; convert it with astype"
-                )
+        for x, a, dtype, want in zip(self.program.inputs, inputs, self._stored, bound.inputs, strict=True):
+            if a.dtype != dtype:
+                raise InputError(f"{name}: input {x.argument} has dtype {a.dtype}, not {dtype}; convert it with astype")
             if a.shape != want:
                 raise InputError(
                     f"{name}: input {x.argument} has shape {a.shape}, but the sizes make it {want}; "

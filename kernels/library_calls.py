@@ -21,7 +21,7 @@ import numpy as np
 import sympy
 
 from mirage.errors import MirageError
-from mirage.ir.axes import AxisNode, AxisProgram
+from mirage.ir.axes import AxisNode, AxisProgram, stored_dtypes
 from mirage.ir.dims import evaluate
 from mirage.ir.functions import EXP, ScalarFunction
 from mirage.ir.operator import Elementwise, get_operator
@@ -166,7 +166,8 @@ class Planner:
     def plan(self) -> tuple[list[int], list[int]]:
         """Fills `steps`; returns the steps of the program's inputs and of all its nodes."""
         given = [self._add(("input", k), (), x.axes, None, fresh=False) for k, x in enumerate(self.program.inputs)]
-        read = given if self.storage == self.dtype else [self._convert(i, self.dtype) for i in given]
+        stored = stored_dtypes(self.program.inputs, self.program.dtype)
+        read = [i if t == self.dtype else self._convert(i, self.dtype) for i, t in zip(given, stored, strict=True)]
         inputs = iter(range(len(given)))
         new: list[int] = []
         for i, n in enumerate(self.program.nodes):

@@ -16,9 +16,10 @@ import numpy as np
 
 from mirage.ir.codec import at_least
 from mirage.ir.interpret import Runner, run_reference
+from mirage.ir.operator import RENAMING
 from mirage.ir.program import Program, allowed
 from mirage.ir.samples import filled
-from mirage.ir.types import DTYPES, TensorType, compute_dtype, epsilon, largest
+from mirage.ir.types import ELEMENTS, STORED_INTEGERS, TensorType, compute_dtype, epsilon, largest
 
 #: a kernel may be this many times as far from float64 as the program with NumPy
 SLACK = 16.0
@@ -36,7 +37,7 @@ MAX_FLOPS = 2e8
 #: an input, and for an operation
 ELEMENT_S, INPUT_S, OPERATION_S = 1e-8, 3e-9, 2e-10
 #: operators that leave elements as they are
-MOVED = ("reshape", "transpose", "repeat", "cast")
+MOVED = (*RENAMING, "cast")
 #: inputs drawn for a small trial until something can be compared, as for a log of a single number
 REDRAWN = 4
 #: the name of a trial at the sizes that are tuned for
@@ -46,7 +47,9 @@ _TRIALS = {"sizes of 1": ((1,), 0.0), "small sizes": ((3, 5, 2, 7), 0.0), "input
 
 
 def random_inputs(program: Program, sizes: Mapping[str, int], seed: int, offset: float = 0.0) -> list[np.ndarray]:
-    """Inputs of the program's shapes and dtype: normal ones (standard deviation 1) around `offset`, and 0 or 1 for `masks`."""
+    """Inputs of the program's shapes and dtype: normal ones (standard deviation 1) around `offset`, all numbers
+    of an integer type, and 0 or 1 for `masks`.
+    """
     rng = np.random.default_rng(seed)
     hiding = masks(program)
     return [random_input(t, sizes, rng, offset, i in hiding) for i, t in enumerate(program.input_types)]
@@ -58,8 +61,13 @@ def random_input(
     """One array as in `random_inputs`."""
 
     def draw(count: int) -> np.ndarray:
-        drawn = rng.integers(0, 2, count) if is_mask else rng.standard_normal(count) + offset
-        return drawn.astype(DTYPES[t.dtype])
+        dtype = ELEMENTS[t.dtype]
+        if is_mask:
+            return rng.integers(0, 2, count).astype(dtype)
+        if t.dtype in STORED_INTEGERS:
+            limits = np.iinfo(t.dtype)
+            return rng.integers(limits.min, limits.max, count, endpoint=True).astype(dtype)
+        return (rng.standard_normal(count) + offset).astype(dtype)
 
     return filled(t.bind(sizes), draw)
 

@@ -63,7 +63,7 @@ def _inputs(program: AxisProgram, reads: Iterable[int]) -> tuple[AxisInput, ...]
         if n.op == "input":
             x = given[n.attr["name"]]
             # to a piece, what moving elements makes of an argument is one of its own, as no input may read the argument as it is
-            found.append(AxisInput(x.name, x.dims) if x.moved else x)
+            found.append(AxisInput(x.name, x.dims, dtype=x.dtype) if x.moved else x)
         else:
             name = f"v{i}"
             while name in taken:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,7 +12,7 @@ from benchmarks.programs import PROGRAMS
 from benchmarks.programs import retyped as retyped
 from mirage.ir.axes import AxisProgram, to_axes
 from mirage.ir.dims import evaluate
-from mirage.ir.program import Program
+from mirage.ir.program import Program, ProgramBuilder
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role
 from mirage.search.closure import Closure
 from mirage.search.generate import SearchResult, generate
@@ -72,6 +73,21 @@ def program(name: str) -> Program:
         return PROGRAMS[name].trace()
     fn, types = SMALL[name]
     return mi.trace(fn, name.replace(" ", "_"), **types)
+
+
+def widened(program: Program, dtype: str, inputs: Collection[int] | None = None) -> Program:
+    """The program with some of its inputs, or all, stored in another type that is cast to its own."""
+    b = ProgramBuilder(program.name)
+    new: list[int] = []
+    for i, n in enumerate(program.nodes):
+        if n.op != "input":
+            new.append(b.op(n.op, *(new[j] for j in n.inputs), **n.attr))
+        elif inputs is None or program.inputs.index(i) in inputs:
+            x = b.input(n.attr["name"], replace(n.type, dtype=dtype))
+            new.append(b.op("cast", x, dtype=n.type.dtype))
+        else:
+            new.append(b.input(n.attr["name"], n.type))
+    return b.finish([new[i] for i in program.outputs])
 
 
 @cache

@@ -100,7 +100,7 @@ def _measured(case: Case, folder: Path, say: Callable[[str], None]) -> StoredRow
     try:
         with redirect_stdout(StringIO()):
             path = onnx_file(program, folder)
-            runs |= in_runtimes(path, num_threads(), say) | _in_8_bits(path, folder)
+            runs |= in_runtimes(path, num_threads(), say) | in_8_bits(path, folder)
     except Exception as e:  # of packages that are no part of this project: anything
         say(f"{case.name}: peers are left out: {first_line(e)}")
     wanted = first_result(model(*inputs))
@@ -128,7 +128,7 @@ def _in_16_bits(case: Case, inputs: Sequence[Any]) -> dict[str, Model]:
     return {"PyTorch bfloat16": lambda _: model(*given), "torch.compile bfloat16": lambda _: compiled(*given)}
 
 
-def _in_8_bits(path: Path, folder: Path) -> dict[str, Model]:
+def in_8_bits(path: Path, folder: Path) -> dict[str, Model]:
     """An ONNX file in ONNX Runtime, with weights in 8 bits: of blocks of 128 terms, and with products of whole numbers."""
     prepared, blocks, dynamic = (folder / f"{n}.onnx" for n in ("prepared", "blocks", "dynamic"))
     logging.disable(logging.INFO)

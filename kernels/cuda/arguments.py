@@ -7,7 +7,7 @@ from math import prod
 
 from mirage.errors import InputError
 from mirage.ir.dims import Dim, evaluate
-from mirage.ir.types import DTYPES
+from mirage.ir.types import ELEMENTS
 from mirage.kernels.cuda.emitted import DIVISIBILITY, ArgumentKind, EmittedTriton, TritonKernel
 
 #: largest value of each kind of argument
@@ -34,7 +34,7 @@ def described(emitted: EmittedTriton, sizes: Mapping[str, int], strides: Strides
     multiples of `DIVISIBILITY`.
     """
     for d in emitted.described:
-        itemsize = DTYPES[emitted.tensors[d.tensor].dtype].itemsize
+        itemsize = ELEMENTS[emitted.tensors[d.tensor].dtype].itemsize
         steps = [(evaluate(factor, sizes) * strides[d.tensor][dim], inside) for dim, factor, inside in d.strides]
         if d.tensor not in aligned or any(n * itemsize % DIVISIBILITY or (inside and n <= 0) for n, inside in steps):
             return False

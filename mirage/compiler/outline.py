@@ -31,8 +31,9 @@ from mirage.ir.graph.nodes import (
     Var,
 )
 from mirage.ir.graph.traverse import atoms, symbols_used, variables, with_atoms
+from mirage.ir.operator import RENAMING
 from mirage.ir.program import AttrItems
-from mirage.ir.types import TensorType
+from mirage.ir.types import WIDENED, TensorType
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,16 @@ def is_scalar(annotation: Annotation) -> bool:
 
 def is_movement(binding: Binding) -> bool:
     """Whether a binding only renames elements: over named axes it vanishes."""
-    return isinstance(binding.value, OpCall) and binding.value.op in ("reshape", "transpose", "repeat")
+    return isinstance(binding.value, OpCall) and binding.value.op in RENAMING
+
+
+def stored_dtype(binding: Binding) -> str:
+    """The type of what a binding casts to float32, if it is one of `WIDENED`, which kernels read in its place; else ""."""
+    value = binding.value
+    if not isinstance(value, OpCall) or value.op != "cast" or dict(value.attrs)["dtype"] != "float32":
+        return ""
+    t = value.args[0].annotation
+    return t.dtype if isinstance(t, TensorType) and t.dtype in WIDENED else ""
 
 
 class Outliner:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import count as counting
 from typing import Annotated, Any, TypeAlias, TypeVar
 
+import numpy as np
+
 from mirage.errors import AxisError, InputError
 from mirage.ir.codec import Index, few, short
 from mirage.ir.dims import Dim, is_polynomial
@@ -23,6 +25,7 @@ from mirage.ir.expand import expand
 from mirage.ir.moves import Move, Moves, moves_text
 from mirage.ir.program import AttrItems, Program
 from mirage.ir.reads import Lowered, lower, sources
+from mirage.ir.types import ELEMENTS
 from mirage.ir.unify import Leaf, resolve
 
 A = TypeVar("A")
@@ -59,13 +62,15 @@ class AxisInput:
 
     `name` is the input's own, `argument` that of the parameter, which several inputs may read under different axes;
     the default is the input's name. `moved` are operators that move elements, in the order in which they are applied to the
-    argument before its dims are these.
+    argument before its dims are these. `dtype` is the type that the argument is stored in, where it is not that of the program:
+    one of `WIDENED`.
     """
 
     name: Name
     dims: AxisDims
     argument: Name = ""
     moved: Moves = ()
+    dtype: Name = ""
 
     def __post_init__(self) -> None:
         if not self.argument:
@@ -74,6 +79,11 @@ class AxisInput:
     @property
     def axes(self) -> tuple[str, ...]:
         return tuple(a for d in self.dims for a in d)
+
+
+def stored_dtypes(inputs: Sequence[AxisInput], dtype: str) -> tuple[np.dtype, ...]:
+    """What the inputs of a program of an element type are stored in."""
+    return tuple(ELEMENTS[x.dtype or dtype] for x in inputs)
 
 
 def argument_places(inputs: Sequence[AxisInput]) -> tuple[int, ...]:
@@ -129,9 +139,12 @@ class AxisProgram:
 
     def __str__(self) -> str:
         lines = [f"axes {', '.join(f'{a}={s}' for a, s in self.axes.items())}"]
+        stored = {x.name: x.dtype for x in self.inputs}
         read = {x.name: f"{x.argument}{moves_text(x.moved)}" for x in self.inputs if x.argument != x.name}
         for i, n in enumerate(self.nodes):
             extra = [f"v{j}" for j in n.operands] + [f"{k}={v}" for k, v in n.attrs]
+            if n.op == "input" and (own := stored.get(n.attr["name"])):
+                extra.append(f"dtype={own}")
             if n.op == "input" and n.attr["name"] in read:
                 extra.append(f"argument={read[n.attr['name']]}")
             red = f" over {','.join(n.reduce)}" if n.reduce else ""
@@ -232,7 +245,9 @@ class _Finish:
                 while at not in self.program.inputs:
                     moved.insert(0, Move(given[at].op, given[at].attrs))
                     (at,) = given[at].inputs
-                inputs.append(AxisInput(self.input_name(argument, inputs), dims, argument, tuple(moved)))
+                stored, dtype = given[at].type.dtype, self.program.dtype
+                name = self.input_name(argument, inputs)
+                inputs.append(AxisInput(name, dims, argument, tuple(moved), stored if stored != dtype else ""))
                 new.append(self.add("input", (), {a for d in dims for a in d}, attrs=(("name", inputs[-1].name),)))
             elif raw.op in ("sum", "matmul"):
                 present = tuple(a for a in reduce if a in below)

@@ -140,7 +140,7 @@ class _Search:
             for k in readers:
                 self.link(("node", self.inputs[k]), "reads", ("argument", argument))
         for i, x in zip(self.inputs, p.inputs, strict=True):
-            self.fixed["node", i] = (self.fixed["node", i], moves_text(x.moved))
+            self.fixed["node", i] = (self.fixed["node", i], x.dtype + moves_text(x.moved))
             self.link_dims(("node", i), "input", x.dims)
         for k, o in enumerate(p.outputs):
             self.link_dims(("node", o.value), k, o.dims)
@@ -308,7 +308,7 @@ class _Rename:
             "canonical",
             {new: self.renaming.dim(p.axes[a]) for a, new in self.axes.items()},
             tuple(
-                AxisInput(f"x{k}", self.dims(x.dims), first[x.argument], map_moves(x.moved, self.renaming.dim))
+                AxisInput(f"x{k}", self.dims(x.dims), first[x.argument], map_moves(x.moved, self.renaming.dim), x.dtype)
                 for k, x in enumerate(inputs)
             ),
             tuple(self.node(i) for i in self.order),
@@ -333,7 +333,7 @@ def _text(p: AxisProgram) -> str:
     lines = ["axes " + ", ".join(f"{a}={dim_text(d)}" for a, d in p.axes.items())]
     for k, x in enumerate(p.inputs):
         again = "" if x.argument == x.name else f" of {x.argument}{moves_text(x.moved)}"
-        lines.append(f"v{k} = input{again} {shape(x.dims)}")
+        lines.append(f"v{k} = input{again} {x.dtype}{shape(x.dims)}")
     for i, n in enumerate(p.nodes):
         if n.op == "input":
             continue

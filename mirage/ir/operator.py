@@ -121,6 +121,9 @@ CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "dtype": _to_dtype,
 }
 
+#: operators that rename elements and compute nothing: over named axes they vanish
+RENAMING = ("reshape", "transpose", "repeat")
+
 _REQUIRED = object()
 
 

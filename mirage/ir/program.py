@@ -11,9 +11,9 @@ from typing import Any
 from mirage.drawing.show import Displayed
 from mirage.errors import DTypeError, MirageError, ShapeError, TraceError
 from mirage.ir.by_hand import Made, softmax_by_hand
-from mirage.ir.operator import get_operator
+from mirage.ir.operator import RENAMING, get_operator
 from mirage.ir.requirements import AtMost
-from mirage.ir.types import TensorType, check_float
+from mirage.ir.types import WIDENED, TensorType, check_float
 
 AttrItems = tuple[tuple[str, Any], ...]
 
@@ -63,8 +63,8 @@ class Program(Displayed, drawn_by="mirage.ir.draw"):
 
     @property
     def dtype(self) -> str:
-        """The element type of the program."""
-        return self.nodes[self.inputs[0]].type.dtype
+        """The element type that the program computes: that of its results. Inputs may be stored in one of `WIDENED` instead."""
+        return self.nodes[self.outputs[0]].type.dtype
 
     def symbols(self) -> list[str]:
         """Names of the symbolic dims, in order of first appearance."""
@@ -180,13 +180,7 @@ class ProgramBuilder:
                 raise TraceError(
                     f"{self.name}: a returned value is a scalar constant; return a tensor that depends on an input"
                 )
-        for n in self.nodes:
-            if n.op == "input":
-                check_float(n.type.dtype, f"{self.name}: input {n.attr['name']!r}")
-        dtypes = {n.type.dtype for n in self.nodes if n.op == "input"}
-        if len(dtypes) > 1:
-            raise DTypeError(f"{self.name}: inputs of dtypes {', '.join(sorted(dtypes))}; use one dtype in a program")
-        if not dtypes:
+        if not any(n.op == "input" for n in self.nodes):
             raise ShapeError(f"{self.name}: the program has no tensor input; give it at least one")
         used: set[int] = set(outputs)
         for i in range(len(self.nodes) - 1, -1, -1):
@@ -201,8 +195,31 @@ class ProgramBuilder:
                     f"{where}{self.name}: {n.op} cannot be superoptimized; compile the function with mirage.compile, which "
                     "superoptimizes what is around it"
                 )
+        self._check_dtypes(keep, outputs)
         new = {old: k for k, old in enumerate(keep)}
         nodes = tuple(
             Node(n.op, tuple(new[j] for j in n.inputs), n.attrs, n.type, n.where) for n in (self.nodes[i] for i in keep)
         )
         return Program(self.name, nodes, tuple(new[i] for i in outputs))
+
+    def _check_dtypes(self, used: Sequence[int], outputs: Sequence[int]) -> None:
+        """Raises DTypeError unless all that is computed has one floating-point type, or inputs have another that is widened."""
+        for n in (self.nodes[i] for i in used):
+            if n.op == "input" and n.type.dtype not in WIDENED:
+                check_float(n.type.dtype, f"{self.name}: input {n.attr['name']!r}")
+        dtype = check_float(self.nodes[outputs[0]].type.dtype, f"{self.name}: a result")
+        widened: set[str] = set()
+        for n in (self.nodes[i] for i in used):
+            own, where = n.type.dtype, f"{n.where}: " if n.where else ""
+            what = f"{where}{self.name}: " + (f"input {n.attr['name']!r}" if n.op == "input" else n.op)
+            if dtype == "float32" and own in WIDENED and (n.op in ("input", *RENAMING) or get_operator(n.op).moves):
+                widened.add(own)
+                continue
+            if own in (dtype, "scalar"):
+                continue
+            raise DTypeError(
+                f"{what} is {own}, and the program computes {dtype}; use one dtype in a program, or cast inputs of "
+                f"{', '.join(WIDENED)} to float32"
+            )
+        if len(widened) > 1:
+            raise DTypeError(f"{self.name}: inputs of dtypes {', '.join(sorted(widened))}; cast inputs of one dtype to float32")

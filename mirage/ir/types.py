@@ -34,6 +34,8 @@ STORED_INTEGERS: dict[str, np.dtype] = {
     "uint16": np.dtype(np.uint16),
     "uint32": np.dtype(np.uint32),
 }
+#: what else inputs of programs of float32 may be stored in: kernels widen these, exactly, where they read them
+WIDENED = ("int8", "uint8", *HALVES)
 #: name -> NumPy type of every element type of a graph
 ELEMENTS: dict[str, np.dtype] = {**DTYPES, **INTEGERS, "bool": np.dtype(np.bool_), **STORED_INTEGERS}
 

@@ -26,7 +26,7 @@ from mirage.ir.codec import IN_ORDER, Index, few
 from mirage.ir.dims import Dim
 from mirage.ir.operator import Level
 from mirage.ir.program import AttrItems
-from mirage.ir.types import DType
+from mirage.ir.types import ELEMENTS, DType
 
 
 class Role(Enum):
@@ -197,6 +197,12 @@ class MuGraph(Displayed, drawn_by="mirage.mugraph.draw"):
     def kernels(self) -> tuple[Node, ...]:
         """The graph-defined kernel operators, in order."""
         return tuple(n for n in self.kernel.nodes if n.op == "graph")
+
+    def itemsize(self, i: int) -> int:
+        """Bytes of an element of what kernel-level node i gives."""
+        n = self.kernel.nodes[i]
+        stored = self.inputs[n.attr["index"]].dtype if n.op == "input" else ""
+        return ELEMENTS[stored or self.dtype].itemsize
 
     def __str__(self) -> str:
         from mirage.mugraph.text import print_mugraph

@@ -77,23 +77,40 @@ def _inputs(tree: ast.FunctionDef) -> tuple[list[AxisInput], str]:
     found: dict[str, AxisInput] = {}
     dtype = ""
     for parameter in tree.args.args:
-        moves, read = _moves(parameter.annotation)
+        stored, annotation = _stored(parameter.annotation)
+        moves, read = _moves(annotation)
         match read:
             case ast.Subscript(value=ast.Name(id=kind), slice=shape) if parameter.arg not in found:
                 argument = parameter.arg
-                if kind in found:
-                    argument = found[kind].argument
+                if kind in found and not stored:
+                    argument, stored = found[kind].argument, found[kind].dtype
                 elif (dtype and kind != dtype) or moves:
                     expected(parameter, f"the element type {dtype} or an earlier input")
                 else:
                     dtype = read_dtype(kind, shape)
                 dims = () if isinstance(shape, ast.Tuple) and not shape.elts else _dims(_listed(shape))
-                found[parameter.arg] = AxisInput(parameter.arg, dims, argument, moves)
+                found[parameter.arg] = AxisInput(parameter.arg, dims, argument, moves, stored)
             case _:
                 expected(parameter, "an input of its own name with its axes, such as x: float32[m, k]")
     if not dtype:
         expected(tree, f"at least one input: {_HEAD}")
     return list(found.values()), dtype
+
+
+def _stored(annotation: ast.expr | None) -> tuple[str, ast.expr | None]:
+    """What an input is stored in if it is cast, else "", and its annotation with the type that it is cast to."""
+    match annotation:
+        case ast.Subscript(
+            value=ast.Call(
+                func=ast.Attribute(value=ast.Name(id=stored), attr="cast"),
+                args=[],
+                keywords=[ast.keyword(arg="dtype", value=ast.Constant(value=str(dtype)))],
+            ) as call
+        ):
+            kind = ast.copy_location(ast.Name(dtype, ast.Load()), call)
+            whole = ast.Subscript(kind, annotation.slice, annotation.ctx)
+            return read_dtype(stored, call), ast.copy_location(whole, annotation)
+    return "", annotation
 
 
 def _moves(annotation: ast.expr | None) -> tuple[Moves, ast.expr | None]:

@@ -28,12 +28,13 @@ def rename_mugraph(graph: MuGraph, renaming: Renaming, program: AxisProgram) -> 
     """
     axes = {renaming.axes[a]: renaming.dim(d) for a, d in graph.axes.items()}
     inputs = {
-        renaming.inputs[k]: (_dims(x.dims, renaming.axes), map_moves(x.moved, renaming.dim)) for k, x in enumerate(graph.inputs)
+        renaming.inputs[k]: (_dims(x.dims, renaming.axes), map_moves(x.moved, renaming.dim), x.dtype)
+        for k, x in enumerate(graph.inputs)
     }
     outputs = [_dims(o.dims, renaming.axes) for o in graph.outputs]
     if (
         axes != dict(program.axes)
-        or inputs != {k: (x.dims, x.moved) for k, x in enumerate(program.inputs)}
+        or inputs != {k: (x.dims, x.moved, x.dtype) for k, x in enumerate(program.inputs)}
         or not _same_arguments(graph, renaming, program)
         or outputs != [o.dims for o in program.outputs]
     ):

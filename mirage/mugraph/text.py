@@ -10,10 +10,11 @@
         return v3
 
 The parameters are the inputs, and behind `*` the axes with their sizes; an input `y: x[b, n]` reads the argument of x again, and
-`y: x.pad(...).windows(...)[b, n]` what is made of it by moving its elements. A
-shape is a list of products of axes. `a.tile` is the part of axis a that a block sees in one iteration, `a.block` the part of a
-split axis that it sees in all of them, `a.thread` the part that a thread sees, and `a.grid` numbers partial results. A map
-gives the position of the dim that a grid or loop axis partitions; phi means that it partitions none (Mirage, section 2).
+`y: x.pad(...).windows(...)[b, n]` what is made of it by moving its elements; `w: int8.cast(dtype='float32')[k, n]` is stored in
+8 bits, and widened where it is read. A shape is a list of products of axes. `a.tile` is the part of axis a that a block sees in
+one iteration, `a.block` the part of a split axis that it sees in all of them, `a.thread` the part that a thread sees, and
+`a.grid` numbers partial results. A map gives the position of the dim that a grid or loop axis partitions; phi means that it
+partitions none (Mirage, section 2).
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def interface_text(graph: MuGraph | AxisProgram) -> str:
     first: dict[str, str] = {}
     parameters: list[str] = []
     for x in graph.inputs:
-        kind = first.get(x.argument, graph.dtype) + moves_text(x.moved)
+        own = f"{x.dtype}.cast(dtype={graph.dtype!r})" if x.dtype else graph.dtype
+        kind = first.get(x.argument, own) + moves_text(x.moved)
         first.setdefault(x.argument, plain(x.name))
         parameters.append(f"{plain(x.name)}: {kind}[{dims_text(x.dims)[1:-1] or '()'}]")
     axes = [f"{a}={dim_text(d)}" for a, d in graph.axes.items()]

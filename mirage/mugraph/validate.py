@@ -14,12 +14,12 @@ from typing import NoReturn
 
 import sympy
 
-from mirage.errors import AttributeValueError, GraphError, UnknownOperator
+from mirage.errors import AttributeValueError, DTypeError, GraphError, UnknownOperator
 from mirage.ir.axes import AxisDims, AxisInput
 from mirage.ir.dims import Dim, is_polynomial
 from mirage.ir.moves import moved_type, moves_text
 from mirage.ir.operator import PRODUCTS, REDUCTIONS, Elementwise, Level, get_operator, reduced_axes
-from mirage.ir.types import TensorType, check_float
+from mirage.ir.types import WIDENED, TensorType, check_float
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.linearity import LINEAR, Part
 
@@ -46,6 +46,19 @@ def _check_arguments(graph: MuGraph) -> None:
             )
 
 
+def _check_stored(graph: MuGraph) -> None:
+    """Inputs are of the graph's element type, or of one other that is widened to it."""
+    stored = sorted({x.dtype for x in graph.inputs} - {""})
+    unknown = [t for t in stored if t not in WIDENED or graph.dtype != "float32"]
+    if unknown or len(stored) > 1:
+        raise DTypeError(
+            f"muGraph {graph.name}: inputs are stored in {', '.join(stored)}, and it computes {graph.dtype}; only one of "
+            f"{', '.join(WIDENED)} is widened, to float32"
+        )
+    if len({(x.argument, x.dtype) for x in graph.inputs}) > len({x.argument for x in graph.inputs}):
+        raise DTypeError(f"muGraph {graph.name}: inputs that read one argument differ in what it is stored in")
+
+
 @dataclass(frozen=True, slots=True)
 class _Value:
     """The axes of a tensor, and those along which it is a partial sum (always so along `a.grid`)."""
@@ -57,6 +70,7 @@ class _Value:
 def validate(graph: MuGraph) -> None:
     """Raises GraphError, naming kernel, node and axis, where a rule is broken; DTypeError for its dtype."""
     check_float(graph.dtype, f"muGraph {graph.name}: its element type")
+    _check_stored(graph)
     names = [x.name for x in graph.inputs]
     if len(set(names)) != len(names):
         raise GraphError(f"muGraph {graph.name}: inputs {', '.join(names)}: a name is used twice; rename one")

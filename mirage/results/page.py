@@ -16,7 +16,6 @@ from mirage.drawing.show import Displayed, View, picture, show
 from mirage.errors import InputError
 from mirage.folders import save_file
 from mirage.ir.dims import evaluate
-from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.emit.mugraph import emit
 from mirage.kernels.cpu.model.limits import measure_limits, program_cost
 from mirage.kernels.profile import score
@@ -148,14 +147,14 @@ def _moved(c: Candidate, sizes: Mapping[str, int]) -> int:
         extents = c.schedule.axis_sizes(graph, sizes)
     nodes = graph.kernel.nodes
     tensors = [
-        axes
-        for n in nodes
+        (i, axes)
+        for k, n in enumerate(nodes)
         if n.op not in ("input", "constant", "size")
-        for axes in (*(nodes[r.node].axes(r.out) for r in n.operands), *(n.axes(k) for k in range(len(n.dims))))
+        for i, axes in (*((r.node, nodes[r.node].axes(r.out)) for r in n.operands), *((k, n.axes(o)) for o in range(len(n.dims))))
     ]
-    if any(a not in extents for axes in tensors for a in axes):
+    if any(a not in extents for _, axes in tensors for a in axes):
         return 0
-    return DTYPES[graph.dtype].itemsize * sum(prod(extents[a] for a in axes) for axes in tensors)
+    return sum(graph.itemsize(i) * prod(extents[a] for a in axes) for i, axes in tensors)
 
 
 @singledispatch

@@ -10,7 +10,7 @@ import numpy as np
 
 from mirage.errors import InputError
 from mirage.ir.program import Program
-from mirage.ir.types import DTYPES
+from mirage.ir.types import DTYPES, ELEMENTS
 
 _BFLOAT16 = DTYPES["bfloat16"]
 
@@ -81,7 +81,7 @@ def check_inputs(program: Program, args: Sequence[Any]) -> list[np.ndarray]:
     arrays = []
     for x, name, t in zip(args, names, types, strict=True):
         a = x if type(x) is np.ndarray else to_numpy(x, f"{program.name}: input {name!r}")
-        if a.dtype != DTYPES[t.dtype]:
+        if a.dtype != ELEMENTS[t.dtype]:
             raise InputError(
                 f"{program.name}: input {name!r} has dtype {a.dtype}, the program wants {t.dtype}; convert it"
             )

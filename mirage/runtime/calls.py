@@ -18,7 +18,7 @@ import numpy as np
 
 from mirage.ir.interpret import Runner, run_reference
 from mirage.ir.program import Program
-from mirage.ir.types import DTYPES
+from mirage.ir.types import DTYPES, ELEMENTS
 from mirage.kernels.cpu.launch.direct import DirectCalls
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.launch.frames import BoundCall
@@ -61,16 +61,21 @@ class Caller:
         types = program.input_types
         self._count = len(types)
         self._ranks = [t.rank for t in types]
-        # a program has one dtype
-        name = program.output_types[0].dtype
-        self._dtype = DTYPES[name]
-        self._alignment = self._dtype.itemsize - 1
+        # all results have the program's dtype
+        self._dtype = DTYPES[program.dtype]
         self._results = len(program.output_types)
+        names = [t.dtype for t in (*types, *program.output_types)]
+        #: of the arguments, then of the results: dtypes, bytes of an element, and bits of an address that have to be 0
+        self._dtypes = [ELEMENTS[name] for name in names]
+        self._itemsizes = [t.itemsize for t in self._dtypes]
+        self._alignments = [n - 1 for n in self._itemsizes]
+        #: strides of NumPy are in bytes
+        self._bytes = [1] * len(names)
         #: direct calls with NumPy arrays: the result, or None where a call has to be made the other way
-        self._direct = DirectCalls(self._dtype, self._count, self._results)
+        self._direct = DirectCalls(self._dtypes[: self._count], self._dtypes[self._count :])
         #: None where a layout needs the general way
         self._numpy: dict[Layout, _Ready | None] = {}
-        self._torch = TorchTensors(name)
+        self._torch = TorchTensors(names, program.dtype)
         self._of_torch: dict[Layout, _Ready | None] = {}
 
     def __call__(self, arrays: Sequence[Any], out: Any = None) -> Any:
@@ -94,7 +99,7 @@ class Caller:
 
     def _with_numpy(self, arrays: Sequence[Any], out: Any) -> Any:
         """The short way; None where it does not lead there."""
-        dtype, given = self._dtype, arrays
+        given = arrays
         if out is not None:
             outs = out if type(out) is tuple else (out,)
             given = (*arrays, *outs)
@@ -103,13 +108,13 @@ class Caller:
         layout: list[tuple[int, ...]] = []
         addresses = []
         bits = 0
-        for a in given:
+        for a, dtype, alignment in zip(given, self._dtypes, self._alignments, strict=False):
             if type(a) is not np.ndarray or a.dtype is not dtype:
                 return None
             layout += a.shape, a.strides
             addresses.append(at := address(a))
-            bits |= at
-        ready = self._find(self._numpy, tuple(layout), 1, addresses, bits)
+            bits |= at & alignment
+        ready = self._find(self._numpy, tuple(layout), self._bytes, addresses, bits)
         if ready is None:
             return None
         if not ready.direct and not ready.large:
@@ -119,7 +124,7 @@ class Caller:
         if out is not None:
             ready.call.run(addresses, arrays)
             return outs[0] if len(outs) == 1 else outs
-        results = [(lease if ready.large else np.empty)(s, dtype) for s in ready.shapes]
+        results = [(lease if ready.large else np.empty)(s, self._dtype) for s in ready.shapes]
         for r in results:
             addresses.append(address(r))
         ready.call.run(addresses, arrays)
@@ -128,7 +133,7 @@ class Caller:
     def _with_torch(self, torch: TorchTensors, arrays: Sequence[Any], out: Any) -> Any:
         """The same for tensors of torch."""
         given = arrays
-        types, dtype = torch.types, torch.dtype
+        types = torch.types
         layout: list[tuple[int, ...]] = []
         addresses = []
         bits = 0
@@ -138,18 +143,18 @@ class Caller:
                 given = (*arrays, *outs)
                 if len(outs) != self._results or any(t.requires_grad for t in outs):
                     return None
-            for t in given:
+            for t, dtype, alignment in zip(given, torch.dtypes, self._alignments, strict=False):
                 if type(t) not in types or t.dtype is not dtype or not t.is_cpu or t.is_neg():
                     return None
                 layout += t.shape, t.stride()
                 addresses.append(at := t.data_ptr())
                 if not at:
                     return None
-                bits |= at
+                bits |= at & alignment
         except (AttributeError, RuntimeError):
             # tensors without memory or strides: the general way names them
             return None
-        ready = self._find(self._of_torch, tuple(layout), self._alignment + 1, addresses, bits)
+        ready = self._find(self._of_torch, tuple(layout), self._itemsizes, addresses, bits)
         if ready is None:
             return None
         if out is not None:
@@ -163,26 +168,28 @@ class Caller:
         return results[0] if len(results) == 1 else tuple(results)
 
     def _find(
-        self, kept: dict[Layout, _Ready | None], key: Layout, unit: int, addresses: Sequence[int], bits: int
+        self, kept: dict[Layout, _Ready | None], key: Layout, units: Sequence[int], addresses: Sequence[int], bits: int
     ) -> _Ready | None:
-        """The call for a layout, strides in `unit` bytes, of arrays at these addresses, of which `bits` are all that are set.
+        """The call for a layout, strides of each array in so many bytes, of arrays at these addresses, in which `bits` are set
+        that have to be 0.
 
         None where it takes the general way: arrays are not aligned, or given results overlap others.
         """
         try:
             ready = kept[key]
         except KeyError:
-            ready = self._prepare(kept, key, unit)
-        if ready is None or bits & self._alignment:
+            ready = self._prepare(kept, key, units)
+        if ready is None or bits:
             return None
         return None if ready.overlap is not None and ready.overlap.found(addresses) else ready
 
-    def _prepare(self, kept: dict[Layout, _Ready | None], key: Layout, unit: int) -> _Ready | None:
-        """The call for shapes and strides (of `unit` bytes) of the arguments and given results.
+    def _prepare(self, kept: dict[Layout, _Ready | None], key: Layout, units: Sequence[int]) -> _Ready | None:
+        """The call for shapes and strides (of each in so many bytes) of the arguments and given results.
 
         None where it takes the general way, or does not fit the program.
         """
-        shapes, strides = key[::2], [tuple(n * unit for n in s) for s in key[1::2]]
+        shapes = key[::2]
+        strides = [tuple(n * unit for n in s) for s, unit in zip(key[1::2], units, strict=False)]
         given = len(shapes) - self._count
         if [len(s) for s in shapes[: self._count]] != self._ranks or given not in (0, self._results):
             return None
@@ -199,7 +206,7 @@ class Caller:
         if given:
             if shapes[self._count :] != wanted:
                 return None
-            overlap = Overlap(shapes, strides, self._dtype.itemsize, self._results)
+            overlap = Overlap(shapes, strides, self._itemsizes, self._results)
             if overlap.inside:
                 return None
         else:
@@ -244,9 +251,11 @@ def _contiguous(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 class TorchTensors:
     """What calls need of torch, which is only imported once somebody passes a tensor."""
 
-    def __init__(self, dtype: str) -> None:
-        self._name = dtype
+    def __init__(self, given: Sequence[str], result: str) -> None:
+        """Of tensors of the types `given`, for new results of the type `result`."""
+        self._given, self._result = given, result
         self.types: frozenset[type] = frozenset()
+        self.dtypes: tuple[Any, ...] = ()
         self.dtype: Any = None
         self.empty: Callable[..., Any] = _no_torch
         self._from_numpy = _no_torch
@@ -260,7 +269,8 @@ class TorchTensors:
 
     def _load(self, kind: type) -> bool:
         torch = import_module("torch")
-        self.dtype = getattr(torch, self._name, None)
+        self.dtypes = tuple(getattr(torch, name, None) for name in self._given)
+        self.dtype = getattr(torch, self._result, None)
         # whatever device is the default one
         self.empty = partial(torch.empty, dtype=self.dtype, device=torch.device("cpu"))
         self._from_numpy = torch.from_numpy

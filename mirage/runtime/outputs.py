@@ -16,18 +16,18 @@ from mirage.runtime.arrays import to_numpy
 class Overlap:
     """Whether given results share memory with the arguments or each other, at layouts that are known before the addresses.
 
-    `shapes` and `strides` (bytes) are those of the arguments, then of so many `results`.
+    `shapes`, `strides` (bytes) and `itemsizes` are those of the arguments, then of so many `results`.
     """
 
     def __init__(
-        self, shapes: Sequence[tuple[int, ...]], strides: Sequence[tuple[int, ...]], itemsize: int, results: int
+        self, shapes: Sequence[tuple[int, ...]], strides: Sequence[tuple[int, ...]], itemsizes: Sequence[int], results: int
     ) -> None:
+        layouts = list(zip(shapes, strides, itemsizes, strict=True))
         #: first and last byte of each, relative to its address
-        self.spans = [_span(*layout, itemsize) for layout in zip(shapes, strides, strict=True)]
+        self.spans = [_span(*layout) for layout in layouts]
         self._first = len(shapes) - results
-        layouts = list(zip(shapes, strides, strict=True))[self._first :]
         #: whether elements of one result may share memory
-        self.inside = any(not _distinct(*layout, itemsize) for layout in layouts)
+        self.inside = any(not _distinct(*layout) for layout in layouts[self._first :])
 
     def found(self, addresses: Sequence[int]) -> bool:
         """Whether the memory between the first and the last byte of a result has bytes of another array's."""

@@ -15,7 +15,7 @@ import numpy as np
 from mirage.errors import DeviceError, MirageError, VerificationError
 from mirage.ir.axes import AxisProgram
 from mirage.ir.program import Program
-from mirage.ir.types import DTYPES
+from mirage.ir.types import DTYPES, ELEMENTS
 from mirage.kernels.cpu.model.limits import program_cost
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.launch.bound import BoundCall
@@ -159,7 +159,7 @@ class DeviceRuns:
     def _bytes(self, sizes: Mapping[str, int]) -> int:
         """Bytes of the arguments and results of a call."""
         types = [*self.program.input_types, *self.program.output_types]
-        return sum(int(np.prod(t.bind(sizes), dtype=np.int64)) * DTYPES[t.dtype].itemsize for t in types)
+        return sum(int(np.prod(t.bind(sizes), dtype=np.int64)) * ELEMENTS[t.dtype].itemsize for t in types)
 
     def _to_device(self, x: np.ndarray) -> Any:
         # as unsigned integers: CuPy copies these whatever type they stand for

@@ -59,7 +59,7 @@ def test_arrays_of_numpy_and_torch(dtype: str) -> None:
 def test_every_kernel_is_right(dtype: str) -> None:
     r = result(dtype)
     kernels = [c.executable for c in r.graphs if c.executable is not None]
-    assert kernels and any("mi_load_half" in k.source for k in kernels)
+    assert kernels and any("mi_load_narrow" in k.source for k in kernels)
     for kernel in kernels:
         for sizes in ({"b": 1, "n": 1}, SIZES, {"b": 17, "n": 33}):
             inputs = arrays(r.program, sizes)

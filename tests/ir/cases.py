@@ -56,6 +56,7 @@ CASES = [
     Case("div", BROADCAST, lambda x, y: x / y, positive=True),
     Case("add", [("b", "n"), ()], lambda x, y: x + y),
     Case("neg", ONE_ARG, lambda x: -x),
+    Case("cast", ONE_ARG, lambda x: x, {"dtype": "float32"}),
     Case("square", ONE_ARG, lambda x: x**2),
     Case("exp", ONE_ARG, np.exp),
     Case("log", ONE_ARG, np.log, positive=True),

@@ -13,7 +13,7 @@ from mirage.ir.axes import AxisProgram, to_axes
 from mirage.ir.interpret import run_reference
 from mirage.ir.operator import Level
 from mirage.ir.program import Program
-from mirage.ir.types import DTYPES
+from mirage.ir.types import DTYPES, ELEMENTS, TensorType
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 from mirage.search.accuracy import in_range
@@ -204,7 +204,14 @@ def call_from_threads(call: Callable[[int, int], bool]) -> None:
 
 def random_inputs(program: Program, sizes: Mapping[str, int], seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    return [rng.standard_normal(t.bind(sizes)).astype(DTYPES[t.dtype]) for t in program.input_types]
+    return [_drawn(rng, t, sizes) for t in program.input_types]
+
+
+def _drawn(rng: np.random.Generator, t: TensorType, sizes: Mapping[str, int]) -> np.ndarray:
+    shape, dtype = t.bind(sizes), ELEMENTS[t.dtype]
+    if dtype.kind in "iu":
+        return rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+    return rng.standard_normal(shape).astype(dtype)
 
 
 def error(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:

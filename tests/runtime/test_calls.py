@@ -369,14 +369,14 @@ def test_results_that_share_memory_are_refused() -> None:
 
 def test_overlap_of_layouts() -> None:
     shapes, strides = [(2, 3), (2, 3)], [(-12, 4), (24, 8)]
-    overlap = Overlap(shapes, strides, 4, 1)
+    overlap = Overlap(shapes, strides, [4, 4], 1)
     # the argument takes bytes 88 to 112, as its rows go down, the result 44 from its address on
     assert overlap.found([100, 111])
     assert not overlap.found([100, 112])
     assert overlap.found([100, 45])
     assert not overlap.found([100, 44])
     assert not overlap.inside
-    assert Overlap(shapes, [(12, 4), (4, 4)], 4, 1).inside
+    assert Overlap(shapes, [(12, 4), (4, 4)], [4, 4], 1).inside
 
 
 # Tensors of torch.

@@ -304,7 +304,7 @@ def test_where_there_are_none(why: str, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(direct, "ARRAYS_KNOWN", False)
     try:
         assert direct._library() is None
-        add = DirectCalls(np.dtype(np.float32), 1, 1)
+        add = DirectCalls([np.dtype(np.float32)], [np.dtype(np.float32)])
         assert add.call((np.ones(3, np.float32),), None) is None
         assert not add._start(1)
     finally:

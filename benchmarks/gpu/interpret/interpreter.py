@@ -21,7 +21,7 @@ from mirage.errors import InputError, MirageError
 from mirage.ir.axes import read_arguments
 from mirage.ir.dims import evaluate
 from mirage.ir.moves import moved
-from mirage.ir.types import DTYPES
+from mirage.ir.types import DTYPES, ELEMENTS
 from mirage.kernels.cuda.arguments import contiguous, described, shapes
 from mirage.kernels.cuda.emitted import ArgumentKind, DeviceTensor, EmittedTriton, TritonKernel
 from mirage.kernels.cuda.launch.packing import copy_packed
@@ -155,7 +155,7 @@ def _bits(a: np.ndarray) -> np.ndarray:
 
 
 def _shape(t: DeviceTensor, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], np.dtype]:
-    return tuple(evaluate(d, sizes) for d in t.shape), DTYPES[t.dtype]
+    return tuple(evaluate(d, sizes) for d in t.shape), ELEMENTS[t.dtype]
 
 
 def _input(array: np.ndarray, t: DeviceTensor, sizes: Mapping[str, int]) -> np.ndarray:

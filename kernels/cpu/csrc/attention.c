@@ -4,15 +4,15 @@
  * A cell is some bands of BAND rows of a head. Running maxima and sums of each row make the softmax of all keys from those of some
  * (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022). Keys that the bias
  * or the mask hides from all rows of a band are visited only where a row sees no others. Where rows are many, a cell copies a tile
- * of keys, a column each, and one of values, and reads the copies for all of its bands; tensors of 16 bits, of the type that MI_HALF
+ * of keys, a column each, and one of values, and reads the copies for all of its bands; tensors of 16 bits, of the type that MI_NARROW
  * names, become float32 in them, or pairs of bfloat16 where processors have sums of products of these, which shares are rounded for, too.
  * Keys and values that are those of a cache with others behind them are written tile by tile, just after they were read.
  * A row of no keys but hidden ones of -inf is NaN, as a softmax is. `f` is cap * tanh, or nothing. A sink is the score of a further
  * key of each row, whose values are 0.
  */
 #define MI_REAL float
-#ifndef MI_HALF
-#define MI_HALF bfloat16
+#ifndef MI_NARROW
+#define MI_NARROW bfloat16
 #endif
 #include "mirage_bytes.h"
 #include "mirage_gemm_block.h"
@@ -51,7 +51,7 @@ typedef struct {
     ptrdiff_t pool, page, table_step, k_page, v_page; /* pages in all, keys of one, and steps to the next batch and page */
     ptrdiff_t bias_step[4], sink_step[3], mask_step[4]; /* to the next batch, head, row, and key: 0 where it is the same */
     float scale, cap, hidden; /* cap is 0 for nothing */
-    int hiding, half; /* all tensors but the mask and the pages are of MI_HALF */
+    int hiding, half; /* all tensors but the mask and the pages are of MI_NARROW */
     long long wrong; /* the index that is none of a page, where there is one */
 } attention;
 
@@ -100,7 +100,7 @@ static size_t lay_out(const attention *a, ptrdiff_t rows, float *memory, workspa
     return (size_t)at * sizeof(float);
 }
 
-static ptrdiff_t element_bytes(const attention *a) { return a->half ? (ptrdiff_t)sizeof(mi_half) : (ptrdiff_t)sizeof(float); }
+static ptrdiff_t element_bytes(const attention *a) { return a->half ? (ptrdiff_t)sizeof(mi_narrow) : (ptrdiff_t)sizeof(float); }
 
 /* Rows of a tensor from element `at` on as float32, `step` elements apart: in `copy`, where rows are whole vectors, or, where that
  * is NULL, as they lie. Rows from element `next` on are fetched meanwhile. */
@@ -117,8 +117,8 @@ static const float *rows_of(
         for (ptrdiff_t j = 0; next != at && j < width * bytes; j += 64) __builtin_prefetch(later + j);
         for (ptrdiff_t j = 0; j < width; j += MI_W) {
             const int n = width - j < MI_W ? (int)(width - j) : MI_W;
-            const mi_half *half = (const mi_half *)tensor + from + j;
-            mi_store(copy + i * apart + j, a->half ? mi_load_half_n(half, n) : mi_load_n((const float *)tensor + from + j, n));
+            const mi_narrow *half = (const mi_narrow *)tensor + from + j;
+            mi_store(copy + i * apart + j, a->half ? mi_load_narrow_n(half, n) : mi_load_n((const float *)tensor + from + j, n));
         }
     }
     *step = apart;
@@ -163,8 +163,8 @@ static const float *tile_of(
 MI_INLINE mi_vec bias_of(const attention *a, ptrdiff_t at, int n)
 {
     if (a->half) {
-        const mi_half *p = (const mi_half *)a->bias + at;
-        return a->bias_step[3] ? mi_load_half_n(p, n) : mi_broadcast_half(p);
+        const mi_narrow *p = (const mi_narrow *)a->bias + at;
+        return a->bias_step[3] ? mi_load_narrow_n(p, n) : mi_broadcast_narrow(p);
     }
     const float *p = (const float *)a->bias + at;
     return a->bias_step[3] ? mi_load_n(p, n) : mi_broadcast(*p);
@@ -180,7 +180,7 @@ MI_INLINE ptrdiff_t start_of(const attention *a, const ptrdiff_t *step, ptrdiff_
 /* An element of a tensor. */
 MI_INLINE float element(const attention *a, const void *tensor, ptrdiff_t at)
 {
-    return a->half ? mi_broadcast_half((const mi_half *)tensor + at)[0] : ((const float *)tensor)[at];
+    return a->half ? mi_broadcast_narrow((const mi_narrow *)tensor + at)[0] : ((const float *)tensor)[at];
 }
 
 /* Which of the next n <= MI_W scores of a row the mask leaves as they are. */
@@ -212,9 +212,9 @@ static int hides(const attention *a, const workspace *r, ptrdiff_t row, ptrdiff_
 }
 
 /* Makes shares of the scores of a row, of so many keys, beside the largest of all so far: the factor of what was summed before.
- * They are in place of the scores, or in `shares`, as MI_HALF. */
+ * They are in place of the scores, or in `shares`, as MI_NARROW. */
 static float share(
-    const attention *a, float *scores, mi_half *shares, ptrdiff_t keys, ptrdiff_t bias_at, ptrdiff_t mask_at, float *most,
+    const attention *a, float *scores, mi_narrow *shares, ptrdiff_t keys, ptrdiff_t bias_at, ptrdiff_t mask_at, float *most,
     float *total)
 {
     const mi_vec scale = mi_broadcast(a->scale), none = mi_broadcast(NONE), hidden = mi_broadcast(a->hidden);
@@ -250,7 +250,7 @@ static float share(
 }
 
 /* Lays keys out as columns of pairs along their width, and values as rows of pairs of keys, the last one filled up. */
-static void read_pairs(const attention *a, const workspace *r, const mi_half *k, const mi_half *v, ptrdiff_t keys)
+static void read_pairs(const attention *a, const workspace *r, const mi_narrow *k, const mi_narrow *v, ptrdiff_t keys)
 {
     const ptrdiff_t pairs = a->width / 2, k_step = a->k_step[2], v_step = a->v_step[2], apart = whole(a->depth);
     for (ptrdiff_t i = 0; i < keys; i += PANEL) {
@@ -261,8 +261,8 @@ static void read_pairs(const attention *a, const workspace *r, const mi_half *k,
         for (ptrdiff_t j = 0; j < a->depth; j += MI_W) {
             const int n = a->depth - j < MI_W ? (int)(a->depth - j) : MI_W;
             /* the bits of a bfloat16 are the upper half of a float */
-            const mi_uvec first = (mi_uvec)mi_load_half_n(v + j, n) >> 16;
-            const mi_uvec second = i + 1 < keys ? (mi_uvec)mi_load_half_n(v + v_step + j, n) : (mi_uvec){0};
+            const mi_uvec first = (mi_uvec)mi_load_narrow_n(v + j, n) >> 16;
+            const mi_uvec second = i + 1 < keys ? (mi_uvec)mi_load_narrow_n(v + v_step + j, n) : (mi_uvec){0};
             mi_store(r->v + i / 2 * apart + j, (mi_vec)(first | second));
         }
     }
@@ -272,8 +272,8 @@ static void read_pairs(const attention *a, const workspace *r, const mi_half *k,
 static void read_keys(const attention *a, const workspace *r, tile *t)
 {
     if (r->shares) {
-        const mi_half *k = (const mi_half *)a->k + place_of(a, t, a->k_step, 0, t->from);
-        const mi_half *v = (const mi_half *)a->v + place_of(a, t, a->v_step, 0, t->from);
+        const mi_narrow *k = (const mi_narrow *)a->k + place_of(a, t, a->k_step, 0, t->from);
+        const mi_narrow *v = (const mi_narrow *)a->v + place_of(a, t, a->v_step, 0, t->from);
         read_pairs(a, r, k, v, t->keys);
         t->v = r->v;
         return;
@@ -296,7 +296,7 @@ static void score(
         const ptrdiff_t n = t->keys - i < PANEL ? whole(t->keys - i) : PANEL;
 #if MI_PAIRS
         if (r->shares) {
-            const mi_half *pairs = (const mi_half *)q + row * q_step;
+            const mi_narrow *pairs = (const mi_narrow *)q + row * q_step;
             mi_gemm_pairs(rows, a->width / 2, n, pairs, q_step, r->columns + i * (a->width / 2), PANEL, r->scores + i, KEYS, 0);
             continue;
         }
@@ -311,11 +311,11 @@ static void add_keys(
 {
     const ptrdiff_t apart = whole(a->depth);
     float *sums = r->sums + row * apart;
-    mi_half *shares = (mi_half *)r->shares;
+    mi_narrow *shares = (mi_narrow *)r->shares;
     score(a, r, q, q_step, row, rows, t);
     for (ptrdiff_t i = 0; i < rows; i++) {
         const ptrdiff_t bias_at = a->bias ? r->starts[row + i] + t->from * a->bias_step[3] : 0;
-        mi_half *to = shares ? shares + i * KEYS : NULL;
+        mi_narrow *to = shares ? shares + i * KEYS : NULL;
         const ptrdiff_t mask_at = r->masks[row + i] + t->from * a->mask_step[3];
         float *most = r->most + row + i, *total = r->total + row + i;
         const float factor = share(a, r->scores + i * KEYS, to, t->keys, bias_at, mask_at, most, total);
@@ -388,7 +388,7 @@ static void cell(void *args, long index, int thread, void *scratch)
     lay_out(a, c->rows, scratch, &r);
     ptrdiff_t q_step = a->q_step[2], done[BANDS] = {0};
     const ptrdiff_t q_at = batch * a->q_step[0] + head * a->q_step[1] + row * q_step;
-    const void *q = (const mi_half *)a->q + q_at;
+    const void *q = (const mi_narrow *)a->q + q_at;
     if (!r.shares) q = rows_of(a, a->q, q_at, q_at, rows, a->width, r.q, &q_step);
     for (ptrdiff_t i = 0; i < rows; i++) {
         r.most[i] = a->sink ? element(a, a->sink, start_of(a, a->sink_step, batch, head, row + i)) : NONE;
@@ -419,7 +419,7 @@ static void cell(void *args, long index, int thread, void *scratch)
         for (ptrdiff_t j = 0; j < a->depth; j += MI_W) {
             const int n = a->depth - j < MI_W ? (int)(a->depth - j) : MI_W;
             const mi_vec v = done[i / BAND] ? mi_load(r.sums + i * apart + j) / total : (mi_vec){0};
-            if (a->half) mi_store_half_n((mi_half *)a->out + to + j, v, n);
+            if (a->half) mi_store_narrow_n((mi_narrow *)a->out + to + j, v, n);
             else mi_store_n((float *)a->out + to + j, v, n);
         }
     }

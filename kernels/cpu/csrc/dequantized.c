@@ -4,12 +4,12 @@
  *
  *     out[m,n] = sum over k of x[m,k] * w[k,n] * scale[n] + bias[n]      or with a scale for each group along k
  *
- * and a function of that, for x, bias and out of float32, or of the type of 16 bits that MI_HALF names. Where processors have sums of
+ * and a function of that, for x, bias and out of float32, or of the type of 16 bits that MI_NARROW names. Where processors have sums of
  * products of pairs of bfloat16, these are used for x and w of it; all sums are in float32.
  */
 #define MI_REAL float
-#ifndef MI_HALF
-#define MI_HALF bfloat16
+#ifndef MI_NARROW
+#define MI_NARROW bfloat16
 #endif
 #include "mirage_activation.h"
 #include "mirage_gemm.h"
@@ -53,15 +53,15 @@ typedef struct {
     void *out; /* [m,n] */
     ptrdiff_t m, k, n, group; /* so many terms have one scale */
     int activation;
-    int bytes; /* of a weight: 1, or 2 of MI_HALF */
-    int half; /* x, bias and out are of MI_HALF, not float32 */
+    int bytes; /* of a weight: 1, or 2 of MI_NARROW */
+    int half; /* x, bias and out are of MI_NARROW, not float32 */
 } dequantized;
 
 /* The rows that are multiplied: of float32, or pairs of bfloat16, so many numbers apart. */
 typedef struct {
     const dequantized *d;
     const float *x;
-    const mi_half *pairs;
+    const mi_narrow *pairs;
     ptrdiff_t apart;
 } rows_of;
 
@@ -87,20 +87,20 @@ MI_INLINE void real_of(const int BYTES, const char *p, mi_vec *term)
     } else if (TOGETHER == 2) {
         const mi_uvec both = *(const mi_lanes *)p; /* the upper half of a float is its bfloat16 */
         term[0] = (mi_vec)(both << 16), term[TOGETHER - 1] = (mi_vec)(both & 0xffff0000);
-    } else term[0] = mi_load_half((const mi_half *)p);
+    } else term[0] = mi_load_narrow((const mi_narrow *)p);
 }
 
 /* The first lanes of a row that is stored as x is. */
 MI_INLINE mi_vec given(const dequantized *d, const void *row, ptrdiff_t at, int n)
 {
-    return d->half ? mi_load_half_n((const mi_half *)row + at, n) : mi_load_n((const float *)row + at, n);
+    return d->half ? mi_load_narrow_n((const mi_narrow *)row + at, n) : mi_load_n((const float *)row + at, n);
 }
 
 /* Stores the function of sums, and what is added to them, of one row, from column `at` on. */
 MI_INLINE void store(const dequantized *d, mi_vec sum, ptrdiff_t row, ptrdiff_t at, int n)
 {
     const mi_vec v = mi_activated(d->bias ? sum + given(d, d->bias, at, n) : sum, d->activation);
-    if (d->half) mi_store_half_n((mi_half *)d->out + row * d->n + at, v, n);
+    if (d->half) mi_store_narrow_n((mi_narrow *)d->out + row * d->n + at, v, n);
     else mi_store_n((float *)d->out + row * d->n + at, v, n);
 }
 
@@ -269,9 +269,9 @@ static void lay_out(void *args, long row, int thread, void *scratch)
     (void)thread, (void)scratch;
     const rows_of *r = args;
     const ptrdiff_t k = r->d->k;
-    const mi_half *from = (const mi_half *)r->d->x + row * k;
+    const mi_narrow *from = (const mi_narrow *)r->d->x + row * k;
     if (r->pairs) {
-        mi_half *to = (mi_half *)r->pairs + row * r->apart;
+        mi_narrow *to = (mi_narrow *)r->pairs + row * r->apart;
         memcpy(to, from, (size_t)k * sizeof *to);
         to[k] = 0;
         return;
@@ -279,7 +279,7 @@ static void lay_out(void *args, long row, int thread, void *scratch)
     float *to = (float *)r->x + row * k;
     for (ptrdiff_t t = 0; t < k; t += MI_W) {
         const int n = k - t < MI_W ? (int)(k - t) : MI_W;
-        mi_store_n(to + t, mi_load_half_n(from + t, n), n);
+        mi_store_n(to + t, mi_load_narrow_n(from + t, n), n);
     }
 }
 
@@ -298,7 +298,7 @@ int mi_dequantized(const dequantized *d, mi_pool_run_fn *run, int n_threads)
     }
     if (d->half && d->k && (!dots || d->k % 2)) {
         r.apart += dots;
-        made = malloc((size_t)(d->m * r.apart) * (dots ? sizeof(mi_half) : sizeof(float)));
+        made = malloc((size_t)(d->m * r.apart) * (dots ? sizeof(mi_narrow) : sizeof(float)));
         if (!made) return -1;
         if (dots) r.pairs = made;
         else r.x = made;
@@ -322,7 +322,7 @@ typedef struct {
 int mi_dequantized_groups(const grouped *g, mi_pool_run_fn *run, int n_threads)
 {
     const dequantized *all = &g->of;
-    const ptrdiff_t last = mi_last_end(g->ends, g->wide, g->groups, all->m), element = all->half ? sizeof(mi_half) : sizeof(float);
+    const ptrdiff_t last = mi_last_end(g->ends, g->wide, g->groups, all->m), element = all->half ? sizeof(mi_narrow) : sizeof(float);
     const ptrdiff_t weights = (all->n + PANEL - 1) / PANEL * PANEL * column_bytes(all->k, all->bytes);
     const ptrdiff_t scales = (all->k + all->group - 1) / all->group * all->n;
     if (last < 0) return MI_WRONG_ENDS;
@@ -343,9 +343,9 @@ int mi_dequantized_groups(const grouped *g, mi_pool_run_fn *run, int n_threads)
 
 /* Weights that are made bytes, each a scale apart from the next: w[k,n] is at t * w_row + j, or, if it is `transposed`, at
  * j * w_row + t; byte [t,j] goes to panel j / panel, which has k rows of `panel` columns. Without `scale` they become panels of
- * MI_HALF. */
+ * MI_NARROW. */
 typedef struct {
-    const void *w; /* of float32, or of MI_HALF if it is `half` */
+    const void *w; /* of float32, or of MI_NARROW if it is `half` */
     signed char *to;
     float *scale; /* [groups, n], or NULL */
     ptrdiff_t k, n, group, panel, w_row;
@@ -356,7 +356,7 @@ typedef struct {
 MI_INLINE mi_vec weights_at(const narrowing *p, ptrdiff_t t, ptrdiff_t j, int n)
 {
     const ptrdiff_t at = p->transposed ? j * p->w_row + t : t * p->w_row + j;
-    return p->half ? mi_load_half_n((const mi_half *)p->w + at, n) : mi_load_n((const float *)p->w + at, n);
+    return p->half ? mi_load_narrow_n((const mi_narrow *)p->w + at, n) : mi_load_n((const float *)p->w + at, n);
 }
 
 static void narrow_panel(void *args, long index, int thread, void *scratch)
@@ -403,20 +403,20 @@ static void narrow_panel(void *args, long index, int thread, void *scratch)
     }
 }
 
-/* The same for MI_HALF, the nearest, of two that are as near the even one: to panels, without scales. */
+/* The same for MI_NARROW, the nearest, of two that are as near the even one: to panels, without scales. */
 static void halve_panel(void *args, long index, int thread, void *scratch)
 {
     (void)thread, (void)scratch;
     const narrowing *p = args;
     const ptrdiff_t column = index * PANEL, left = p->n - column, width = left < PANEL ? left : PANEL;
-    mi_half *to = (mi_half *)p->to + column * column_bytes(p->k, 2) / 2;
+    mi_narrow *to = (mi_narrow *)p->to + column * column_bytes(p->k, 2) / 2;
     const ptrdiff_t across = p->transposed ? 1 : MI_W, along = p->transposed ? MI_W : 1;
     memset(to, 0, (size_t)(PANEL * column_bytes(p->k, 2)));
     for (ptrdiff_t t = 0; t < p->k; t += along) {
         const int rows = p->k - t < along ? (int)(p->k - t) : (int)along;
         for (ptrdiff_t j = 0; j < width; j += across) {
             const int n = p->transposed ? rows : width - j < MI_W ? (int)(width - j) : MI_W;
-            const mi_half_vec kept = mi_narrow(weights_at(p, t, column + j, n));
+            const mi_narrow_vec kept = mi_to_narrow(weights_at(p, t, column + j, n));
             for (int i = 0; i < n; i++) {
                 const ptrdiff_t term = p->transposed ? t + i : t, own = p->transposed ? j : j + i;
                 to[(term / TOGETHER * PANEL + own) * TOGETHER + term % TOGETHER] = kept[i];
@@ -431,5 +431,5 @@ int mi_narrow_weights(narrowing *p, mi_pool_run_fn *run, int n_threads)
     return run(p->scale ? narrow_panel : halve_panel, p, (p->n + PANEL - 1) / PANEL, n_threads, 0);
 }
 
-/* Terms of the weights of a column that lie side by side, of MI_HALF. */
+/* Terms of the weights of a column that lie side by side, of MI_NARROW. */
 long mi_together(void) { return TOGETHER; }

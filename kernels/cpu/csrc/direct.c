@@ -73,11 +73,12 @@ static struct {
     object *none, *array_type, *tuple_type, *empty, *address_name;
 } own;
 
-/* The calls of one program, of one dtype. The first fields are filled in by direct.py. */
+/* The calls of one program. The first fields are filled in by direct.py. */
 typedef struct {
-    object *dtype;
+    object *const *dtypes;  /* of the arguments, then of the results */
+    const long *alignments; /* bits of an address that have to be 0, of the same */
     mi_pool_run_fn *pool;
-    long alignment, threads, n_arguments, n_results;
+    long threads, n_arguments, n_results;
     entry *entries[MOST_LAYOUTS];
     int n_entries, oldest, last; /* `last`: which was found last */
     int busy;
@@ -177,12 +178,12 @@ void mi_direct_free(state *s)
     free(s->workspace);
 }
 
-/* Appends an array's layout to the key; 0 where it is none that kernels can read. */
-static int look_at(const state *s, object *o, int flags, long *key, long *n_key, char **data)
+/* Appends the layout of array k, an argument or a result, to the key; 0 where it is none that kernels can read. */
+static int look_at(const state *s, long k, object *o, int flags, long *key, long *n_key, char **data)
 {
     if (type_of(o) != own.array_type) return 0;
     const array *const a = array_of(o);
-    if (a->dtype != s->dtype || (a->flags & flags) != flags || (uintptr_t)a->data & (uintptr_t)s->alignment) return 0;
+    if (a->dtype != s->dtypes[k] || (a->flags & flags) != flags || (uintptr_t)a->data & (uintptr_t)s->alignments[k]) return 0;
     if (*n_key + 1 + 2 * (long)a->nd > MOST_NUMBERS) return 0;
     long n = *n_key;
     key[n++] = a->nd;
@@ -298,7 +299,7 @@ static int run(state *s, entry *e, char *const *data)
 static int make_results(const state *s, const entry *e, object **results, char **data)
 {
     for (long k = 0; k < s->n_results; k++) {
-        results[k] = py.call_objects(own.empty, e->l.shapes[k], s->dtype, (object *)NULL);
+        results[k] = py.call_objects(own.empty, e->l.shapes[k], s->dtypes[s->n_arguments + k], (object *)NULL);
         if (!results[k]) return 0;
         data[k] = array_of(results[k])->data;
     }
@@ -351,10 +352,10 @@ object *mi_direct_call(object *self, object *const *args, ptrdiff_t n_args)
     for (long k = 0; out && k < s->n_results; k++) results[k] = several ? py.tuple_item(out, k) : out;
     ask_for(arrays, s->n_arguments + (out ? s->n_results : 0));
     for (long k = 0; k < s->n_arguments; k++) {
-        if (!look_at(s, arrays[k], 0, key, &n_key, data + k)) return nothing();
+        if (!look_at(s, k, arrays[k], 0, key, &n_key, data + k)) return nothing();
     }
     for (long k = 0; out && k < s->n_results; k++) {
-        if (!look_at(s, results[k], WRITEABLE, key, &n_key, data + s->n_arguments + k)) return nothing();
+        if (!look_at(s, s->n_arguments + k, results[k], WRITEABLE, key, &n_key, data + s->n_arguments + k)) return nothing();
     }
     entry *const e = find_entry(s, key, n_key);
     if (!e || (out && overlaps(s, e, data))) return nothing();

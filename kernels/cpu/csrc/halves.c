@@ -1,4 +1,4 @@
-/* Tensors of 16 bits, of the type that MI_HALF names, as float32 and back; and code for float32 that is run on copies of them. */
+/* Tensors of 16 bits, of the type that MI_NARROW names, as float32 and back; and code for float32 that is run on copies of them. */
 #define MI_REAL float
 #include "mirage_pool.h"
 #include "mirage_vec.h"
@@ -8,7 +8,7 @@
 #define STRIP 16384 /* elements of a cell */
 
 typedef struct {
-    mi_half *half;
+    mi_narrow *half;
     float *real;
     ptrdiff_t n;
     int widens; /* whether `real` is made of `half` */
@@ -21,8 +21,8 @@ static void strip(void *args, long index, int thread, void *scratch)
     const ptrdiff_t first = index * STRIP, left = c->n - first, last = left < STRIP ? c->n : first + STRIP;
     for (ptrdiff_t i = first; i < last; i += MI_W) {
         const int n = last - i < MI_W ? (int)(last - i) : MI_W;
-        if (c->widens) mi_store_n(c->real + i, mi_load_half_n(c->half + i, n), n);
-        else mi_store_half_n(c->half + i, mi_load_n(c->real + i, n), n);
+        if (c->widens) mi_store_n(c->real + i, mi_load_narrow_n(c->half + i, n), n);
+        else mi_store_narrow_n(c->half + i, mi_load_n(c->real + i, n), n);
     }
 }
 
@@ -33,7 +33,7 @@ int mi_convert(conversion *c, mi_pool_run_fn *run, int n_threads)
 }
 
 typedef struct {
-    mi_half *half;
+    mi_narrow *half;
     float **pointer; /* to its copy, among the arguments of the code */
     ptrdiff_t n;
     int written; /* by the code, which does not read it */

@@ -2,7 +2,7 @@
  *
  *     o[m,n] (+)= sum over p and s < 2 of x[m, 2 * p + s] * y[p, n, s]
  *
- * Included by files in which MI_HALF may be bfloat16; MI_PAIRS says whether there is mi_gemm_pairs.
+ * Included by files in which MI_NARROW may be bfloat16; MI_PAIRS says whether there is mi_gemm_pairs.
  */
 #ifndef MIRAGE_PAIRS_H
 #define MIRAGE_PAIRS_H
@@ -22,20 +22,20 @@
 typedef mi_uvec mi_pairs_unaligned __attribute__((aligned(4), may_alias));
 
 /* Stores numbers as bfloat16, 0 for those that are subnormal. */
-MI_INLINE void mi_store_pairs(mi_half *p, mi_vec v)
+MI_INLINE void mi_store_pairs(mi_narrow *p, mi_vec v)
 {
-    mi_half_vec narrow;
+    mi_narrow_vec narrow;
     __asm__("vcvtneps2bf16 %1, %0" : "=v"(narrow) : "v"(v));
-    *(mi_half_unaligned *)p = (mi_half_unaligned)narrow;
+    *(mi_narrow_unaligned *)p = (mi_narrow_unaligned)narrow;
 }
 
 /* MR rows, of which so many exist, by NV vectors. */
 MI_INLINE void mi_pairs_block(
-    const int MR, const int NV, int rows, ptrdiff_t pairs, const mi_half *x, ptrdiff_t xs_m, const char *y, ptrdiff_t ys_p, float *o,
+    const int MR, const int NV, int rows, ptrdiff_t pairs, const mi_narrow *x, ptrdiff_t xs_m, const char *y, ptrdiff_t ys_p, float *o,
     ptrdiff_t os_m, int accumulate)
 {
     mi_vec sum[MI_PAIRS_ROWS * MI_PAIRS_VECTORS];
-    const mi_half *from[MI_PAIRS_ROWS];
+    const mi_narrow *from[MI_PAIRS_ROWS];
     MI_UNROLL for (int i = 0; i < MR; i++)
     {
         const ptrdiff_t row = i < rows ? i : rows - 1;
@@ -70,11 +70,11 @@ MI_INLINE void mi_pairs_block(
 }
 
 typedef void mi_pairs_fn(
-    int rows, ptrdiff_t pairs, const mi_half *x, ptrdiff_t xs_m, const char *y, ptrdiff_t ys_p, float *o, ptrdiff_t os_m,
+    int rows, ptrdiff_t pairs, const mi_narrow *x, ptrdiff_t xs_m, const char *y, ptrdiff_t ys_p, float *o, ptrdiff_t os_m,
     int accumulate);
 #define MI_PAIRS_BLOCK(MR, NV) \
     MI_NOINLINE void mi_pairs_##MR##x##NV( \
-        int rows, ptrdiff_t pairs, const mi_half *x, ptrdiff_t xs_m, const char *y, ptrdiff_t ys_p, float *o, ptrdiff_t os_m, \
+        int rows, ptrdiff_t pairs, const mi_narrow *x, ptrdiff_t xs_m, const char *y, ptrdiff_t ys_p, float *o, ptrdiff_t os_m, \
         int accumulate) \
     { \
         mi_pairs_block(MR, NV, rows, pairs, x, xs_m, y, ys_p, o, os_m, accumulate); \
@@ -84,7 +84,7 @@ MI_PAIRS_BLOCKS(1) MI_PAIRS_BLOCKS(2) MI_PAIRS_BLOCKS(4) MI_PAIRS_BLOCKS(8)
 
 /* n is of whole vectors; rows of x and o are so many elements apart, those of y so many pairs. */
 static void mi_gemm_pairs(
-    ptrdiff_t m, ptrdiff_t pairs, ptrdiff_t n, const mi_half *x, ptrdiff_t xs_m, const void *y, ptrdiff_t ys_p, float *o,
+    ptrdiff_t m, ptrdiff_t pairs, ptrdiff_t n, const mi_narrow *x, ptrdiff_t xs_m, const void *y, ptrdiff_t ys_p, float *o,
     ptrdiff_t os_m, int accumulate)
 {
     static mi_pairs_fn *const blocks[4][MI_PAIRS_VECTORS] = {

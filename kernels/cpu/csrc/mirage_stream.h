@@ -151,24 +151,24 @@ MI_INLINE void mi_put_n(mi_real *p, mi_vec v, int n, int past)
     }
 }
 
-#ifdef MI_HALF
+#if defined(MI_NARROW) && !MI_IS_BYTE
 /* Vectors of 16-bit elements may be smaller than a piece. */
-#define MI_HALF_PIECES (2 * MI_W / MI_PIECE)
+#define MI_NARROW_PIECES (2 * MI_W / MI_PIECE)
 
-MI_INLINE void mi_put_half(mi_half *p, mi_vec v, int past)
+MI_INLINE void mi_put_narrow(mi_narrow *p, mi_vec v, int past)
 {
-    const mi_half_vec h = mi_narrow(v);
-    if (past && MI_HALF_PIECES) mi_stream(p, &h, sizeof h);
-    else mi_store_half(p, v);
+    const mi_narrow_vec h = mi_to_narrow(v);
+    if (past && MI_NARROW_PIECES) mi_stream(p, &h, sizeof h);
+    else mi_store_narrow(p, v);
 }
 
-MI_INLINE void mi_put_half_n(mi_half *p, mi_vec v, int n, int past)
+MI_INLINE void mi_put_narrow_n(mi_narrow *p, mi_vec v, int n, int past)
 {
-    const mi_half_vec h = mi_narrow(v);
-    if (past && MI_HALF_PIECES) {
-        for (int i = 0; i < n; i += MI_PIECE / 2) mi_stream(p + i, (const mi_half *)&h + i, MI_PIECE);
+    const mi_narrow_vec h = mi_to_narrow(v);
+    if (past && MI_NARROW_PIECES) {
+        for (int i = 0; i < n; i += MI_PIECE / 2) mi_stream(p + i, (const mi_narrow *)&h + i, MI_PIECE);
     } else {
-        mi_store_half_n(p, v, n);
+        mi_store_narrow_n(p, v, n);
     }
 }
 #endif

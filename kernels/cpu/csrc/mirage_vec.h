@@ -1,7 +1,7 @@
 /* One vector type and the elementwise functions of generated CPU kernels.
  *
  * `#define MI_REAL float` or `double` before the first include chooses the element type of the translation unit, and
- * with float `#define MI_HALF float16` or `bfloat16` a second one, for memory only (see mirage_half.h).
+ * with float `#define MI_NARROW float16` or `bfloat16` a second one, for memory only (see mirage_narrow.h).
  * Written with the vector extensions of GCC (12 or newer) and Clang; the masked accesses and 2^n scaling of AVX and
  * AVX-512 use the compiler's builtins where it has them (<immintrin.h> would double the compile time of a kernel) and
  * have a portable form beside them.
@@ -372,8 +372,8 @@ MI_NOINLINE void mi_transpose(ptrdiff_t m, ptrdiff_t n, const mi_real *from, ptr
     }
 }
 
-#ifdef MI_HALF
-#include "mirage_half.h"
+#ifdef MI_NARROW
+#include "mirage_narrow.h"
 #endif
 #include "mirage_math.h"
 

@@ -183,7 +183,7 @@ class BlockEmitter(BlockDeclarations):
             if self.depth[i] == depth:
                 moved = {a: f"done_{self.names[a]}" for a in self.graph.nodes[i].axes() if a in self.graph.loop}
                 view = self._input_view(i, False)
-                w.line(f"const {element_type(view.half)} *const t{i} = {view.at(moved)};")
+                w.line(f"const {element_type(view.narrow)} *const t{i} = {view.at(moved)};")
 
     def _phase(self, w: Writer, phase: str, depth: int = 0) -> None:
         """The operators before, in (those that vary with `depth` loops) or after the loops."""
@@ -341,7 +341,7 @@ class BlockEmitter(BlockDeclarations):
             strides = {part if a == joined else a: s for a, s in view.strides.items()}
             offset = f"({' + '.join(before)})" if before else "0"
             unit = part if view.unit == joined else view.unit
-            own = View(view.at({joined: offset}), strides, unit, half=view.half)
+            own = View(view.at({joined: offset}), strides, unit, narrow=view.narrow)
             space = [part if a == joined else a for a in n.axes()]
             with w.block():
                 copy(w, self.axes, looping, self.view(r.node, looping), own, space, target.accumulate)

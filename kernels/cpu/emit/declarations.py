@@ -94,7 +94,7 @@ class BlockDeclarations(BlockPlan):
             a = self.graph.grid[-1]
             step = f"b_{self.names[a]} + {self.axes.tile(a)} < n_{self.names[a]} ? {self.axes.tile(a)} : 0"
             stride = self._strides(tensor, f"p{i}")[a]
-            w.line(f"const {element_type(tensor.half)} *const next = p{i} + ({step}) * {stride};")
+            w.line(f"const {element_type(tensor.narrow)} *const next = p{i} + ({step}) * {stride};")
 
     def _declare_tensor(
         self, w: Writer, tensor: Tensor, name: str, const: str, at: Mapping[str, str], whole: bool = False
@@ -113,4 +113,4 @@ class BlockDeclarations(BlockPlan):
         if tensor.packed:
             strides = {**strides, tensor.axes[-1]: f"args->strides[{tensor.offset + len(tensor.axes) - 1}]"}
         start = View(tensor.pointer, strides, tensor.unit).at(index)
-        w.line(f"{const}{element_type(tensor.half)} *const {name} = {start};")
+        w.line(f"{const}{element_type(tensor.narrow)} *const {name} = {start};")

@@ -38,8 +38,8 @@ def c_names(axes: Iterable[str]) -> dict[str, str]:
 class View:
     """Elements in memory: a C pointer, a stride (C text, in elements) per axis, and the axis of stride 1.
 
-    A scalar is a C expression instead. Axes without a stride are broadcast. `half` elements are of the 16-bit type that
-    the program's tensors are stored in (see mirage_half.h), others of the type that is computed in. `past` is C text of
+    A scalar is a C expression instead. Axes without a stride are broadcast. `narrow` elements are of the type of 16 or
+    8 bits that tensors are stored in (see mirage_narrow.h), others of the type that is computed in. `past` is C text of
     whether to store them past the caches, if that is a question (see mirage_stream.h).
     """
 
@@ -47,7 +47,7 @@ class View:
     strides: Mapping[str, str] = field(default_factory=dict)
     unit: str | None = None
     scalar: str = ""
-    half: bool = False
+    narrow: bool = False
     past: str = ""
 
     def at(self, index: Mapping[str, str]) -> str:
@@ -63,9 +63,9 @@ class View:
         return self.strides.get(axis, "0") if axis is not None else "0"
 
 
-def element_type(half: bool) -> str:
+def element_type(narrow: bool) -> str:
     """The C type of elements in memory."""
-    return "mi_half" if half else "mi_real"
+    return "mi_narrow" if narrow else "mi_real"
 
 
 @dataclass(frozen=True)

@@ -124,36 +124,36 @@ class Nest:
         if view.scalar:
             return f"mi_broadcast({view.scalar})"
         at = view.at(self.index)
-        half = "_half" if view.half else ""
+        narrow = "_narrow" if view.narrow else ""
         if axis is None or axis not in view.strides:
-            return f"mi_broadcast_half({at})" if half else f"mi_broadcast(*({at}))"
+            return f"mi_broadcast_narrow({at})" if narrow else f"mi_broadcast(*({at}))"
         if view.unit == axis:
-            return f"mi_load{half}_n({at}, {lanes})" if lanes else f"mi_load{half}({at})"
+            return f"mi_load{narrow}_n({at}, {lanes})" if lanes else f"mi_load{narrow}({at})"
         stride = view.strides[axis]
         return (
-            f"mi_load{half}_strided_n({at}, {stride}, {lanes})" if lanes else f"mi_load{half}_strided({at}, {stride})"
+            f"mi_load{narrow}_strided_n({at}, {stride}, {lanes})" if lanes else f"mi_load{narrow}_strided({at}, {stride})"
         )
 
     def store(self, view: View, axis: str | None, lanes: str, value: str, accumulate: bool = False) -> None:
         """Print the store of a vector along `axis` at the current index."""
         at = view.at(self.index)
-        half = "_half" if view.half else ""
+        narrow = "_narrow" if view.narrow else ""
         # a sum in 16 bits would be rounded at every step: such targets are in scratch
-        assert not (accumulate and (half or view.past))
+        assert not (accumulate and (narrow or view.past))
         if axis is None or axis not in view.strides:
-            if half:
-                self.w.line(f"mi_store_half_n({at}, {value}, 1);")
+            if narrow:
+                self.w.line(f"mi_store_narrow_n({at}, {value}, 1);")
             else:
                 self.w.line(f"*({at}) {'+=' if accumulate else '='} ({value})[0];")
             return
         if accumulate:
             value = f"{self.load(view, axis, lanes)} + {value}"
         if view.unit == axis:
-            name, last = (f"mi_put{half}", [view.past]) if view.past else (f"mi_store{half}", [])
+            name, last = (f"mi_put{narrow}", [view.past]) if view.past else (f"mi_store{narrow}", [])
             given = [at, value, *([lanes] if lanes else []), *last]
             self.w.line(f"{name}{'_n' if lanes else ''}({', '.join(given)});")
         else:
-            self.w.line(f"mi_store{half}_strided_n({at}, {view.strides[axis]}, {value}, {lanes or 'MI_W'});")
+            self.w.line(f"mi_store{narrow}_strided_n({at}, {view.strides[axis]}, {value}, {lanes or 'MI_W'});")
 
 
 def vector_axis(axes: BlockAxes, looping: bool, space: Sequence[str], votes: Mapping[str, float]) -> str | None:
@@ -178,12 +178,12 @@ def copy(
     nest = Nest(w, axes, looping)
     crossed = [a for a in space if a in (target.unit, source.unit) and axes.constant(a, looping) != 1]
     apart = all(a in source.strides and a in target.strides for a in crossed)
-    if len(crossed) == 2 and apart and not (accumulate or target.half):
+    if len(crossed) == 2 and apart and not (accumulate or target.narrow):
         rows, columns = str(target.unit), str(source.unit)
         with nest.over([a for a in space if a not in crossed]):
             extents = f"{axes.extent(rows, looping)}, {axes.extent(columns, looping)}"
             moved = f"{source.at(nest.index)}, {source.stride(rows)}, {target.at(nest.index)}, {target.stride(columns)}"
-            w.line(f"mi_transpose{'_half' if source.half else ''}({extents}, {moved});")
+            w.line(f"mi_transpose{'_narrow' if source.narrow else ''}({extents}, {moved});")
         return
     axis = vector_axis(axes, looping, space, {str(source.unit): 1.0, str(target.unit): 2.0})
     with nest.over([a for a in space if a != axis]):

@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from mirage.ir.types import DTYPES, compute_dtype
+from mirage.ir.types import ELEMENTS
 from mirage.kernels.cpu.compile.shipped import MICRO_KERNELS, micro_kernel
 from mirage.kernels.cpu.emit.layout import BlockAxes, View
 from mirage.kernels.cpu.emit.loops import Nest, fill
@@ -32,6 +32,9 @@ _PANEL, _NARROW = 0.01, 8
 _OUTER = (0.4, 0.75, 0.7, 0.95)
 #: And of mi_gemm_dot where it adds up whole vectors, for one or two rows or few columns; of its other sums.
 _DOT_FEW, _DOT = 0.4, 0.95
+
+#: How many times as fast bytes are multiplied as such.
+BYTES_AT_ONCE = 2.5
 
 #: extents along an axis, of one plan or of many
 Extent = float | np.ndarray
@@ -65,13 +68,14 @@ class MatmulPlan:
 class Product:
     """The axes of two operands, the axes along which they are contiguous, and the axes that are summed.
 
-    `half`: which operands are of 16-bit elements.
+    `narrow`: which operands are of narrow elements; `bytes`: whether both are of bytes, which processors multiply as such.
     """
 
     operands: tuple[Sequence[str], Sequence[str]]
     units: tuple[str | None, str | None]
     reduce: tuple[str, ...]
-    half: tuple[bool, bool] = (False, False)
+    narrow: tuple[bool, bool] = (False, False)
+    bytes: bool = False
 
     def choices(self, out: Sequence[str]) -> list[tuple[bool, list[str | None], list[str | None]]]:
         """(whether the second operand gives the rows, the axes for rows, those for columns), None where there is none."""
@@ -146,13 +150,15 @@ def _plan_product(
             if vector is not None and vector in (n, *product.reduce) and vector != (k if dot else n):
                 continue
             pack: dict[int, str] = {}
-            # the micro-kernels convert the columns' operand only: 16-bit rows are copied
-            if product.half[first] or (dot and product.units[first] != k):
+            whole = dot and product.bytes and product.units == (k, k)
+            # the other micro-kernels convert the columns' operand only: narrow rows are copied
+            if (product.narrow[first] and not whole) or (dot and product.units[first] != k):
                 pack[first] = k
             unit = k if dot else n
             if unit is not None and product.units[second] != unit:
                 pack[second] = unit
-            cost = work / _efficiency(dot, size(m), size(n), size(k), lanes) + CALL * work / size(m, n, k)
+            speed = BYTES_AT_ONCE if whole else 1.0
+            cost = work / speed / _efficiency(dot, size(m), size(n), size(k), lanes) + CALL * work / size(m, n, k)
             if not (dot or pack):
                 wide = size(n) if size(n) > lanes else _NARROW * lanes
                 cost += _PANEL * wide * work / size(m, n)
@@ -169,11 +175,12 @@ def _plan_product(
 
 
 def type_macros(dtype: str) -> list[str]:
-    """What C code defines before it includes the headers: the type that is computed in, and the stored one if it is another."""
-    stored = DTYPES[dtype]
-    computed = compute_dtype(stored)
-    real = f"#define MI_REAL {'double' if computed.itemsize == 8 else 'float'}"
-    return [real] if stored == computed else [real, f"#define MI_HALF {dtype}"]
+    """What C code that reads tensors of a type defines before it includes the headers: the type that is computed in, and the
+    stored one if it is another.
+    """
+    bytes_each = ELEMENTS[dtype].itemsize
+    real = f"#define MI_REAL {'double' if bytes_each == 8 else 'float'}"
+    return [real, f"#define MI_NARROW {dtype}"] if bytes_each < 4 else [real]
 
 
 def product_parts(dtype: str, wanted: Collection[str] = MICRO_KERNELS) -> tuple[str, ...]:
@@ -182,11 +189,12 @@ def product_parts(dtype: str, wanted: Collection[str] = MICRO_KERNELS) -> tuple[
     """
     if not wanted:
         return ()
-    real, *half = type_macros(dtype)
-    # those of 16-bit elements call the others
-    needed = [p for p in MICRO_KERNELS if half or p in wanted]
+    real, *narrow = type_macros(dtype)
+    # those of narrow elements call the others
+    needed = [p for p in MICRO_KERNELS if narrow or p in wanted]
     parts = [micro_kernel(p, [real]) for p in needed]
-    return tuple(parts + [f'{real}\n{h}\n#include "mirage_half_gemm.c"\n' for h in half])
+    files = ["mirage_narrow_gemm.c", *(["mirage_byte_dot.c"] if ELEMENTS[dtype].itemsize == 1 else [])]
+    return tuple(parts + [f'{real}\n{h}\n#include "{file}"\n' for h in narrow for file in files])
 
 
 def block_vectors(m: Extent) -> np.ndarray:
@@ -237,7 +245,7 @@ def emit_matmul(
     all contracted axes follow on one another in both operands, as heads do on their elements, they are one.
     """
     rows, cols = (y, x) if plan.swap else (x, y)
-    assert not (rows.half or target.half)
+    assert not target.narrow and (not rows.narrow or (plan.dot and cols.narrow))
     printed = _Printed(w, axes, plan, looping, rows, cols, target, accumulate, streamed[0 if plan.swap else 1])
     nested = [a for a in rows.strides if a in plan.sums and axes.constant(a, looping) != 1]
     if not nested:
@@ -297,7 +305,7 @@ class _Printed:
     def _in_rows(self, m: str, inner: str | None, k: str, loops: Sequence[str]) -> None:
         """`m` rows, whose strides are those along `inner`."""
         plan, w, rows, cols, target = self.plan, self.w, self.rows, self.cols, self.target
-        half = "_half" if cols.half else ""
+        narrow = "_narrow" if cols.narrow else ""
         stream = plan.stream_rows if self.streamed else 0
         mode = "1" if self.accumulate or any(a in plan.sums for a in loops) else "0"
         nest = Nest(w, self.axes, self.looping)
@@ -307,17 +315,18 @@ class _Printed:
             o = f"{target.at(nest.index)}, {target.stride(inner)}, {mode}"
             if plan.dot:
                 right = f"{cols.at(nest.index)}, {cols.stride(plan.n)}"
-                w.line(f"mi_gemm_dot{half}({m}, {k}, {n}, {left}, {right}, {o});")
+                form = "_bytes" if rows.narrow else narrow
+                w.line(f"mi_gemm_dot{form}({m}, {k}, {n}, {left}, {right}, {o});")
                 return
             right = f"{cols.at(nest.index)}, {cols.stride(plan.k)}"
             args = f"({m}, {k}, {n}, {left}, {rows.stride(plan.k)}, {right}, {o});"
             if stream and not (m.isdigit() and int(m) <= stream):
                 w.line(f"if ({m} <= {stream})")
-                w.line(f"    mi_gemm_stream{half}{args}")
+                w.line(f"    mi_gemm_stream{narrow}{args}")
                 w.line("else")
-                w.line(f"    mi_gemm_outer{half}{args}")
+                w.line(f"    mi_gemm_outer{narrow}{args}")
             else:
-                w.line(f"mi_gemm_{'stream' if stream else 'outer'}{half}{args}")
+                w.line(f"mi_gemm_{'stream' if stream else 'outer'}{narrow}{args}")
 
 
 def _extent(axes: BlockAxes, a: str | None, looping: bool) -> str:

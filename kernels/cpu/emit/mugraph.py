@@ -13,6 +13,7 @@ import numpy as np
 import sympy
 
 from mirage.errors import DimError
+from mirage.ir.axes import stored_dtypes
 from mirage.ir.dims import evaluate, symbols_of
 from mirage.ir.types import DTYPES, between_dtype, compute_dtype
 from mirage.kernels.cpu.emit.algebra import FunctionSources
@@ -127,8 +128,11 @@ class Emitter:
         hints = hint_sizes(mugraph, schedule, hints)
         self.storage = DTYPES[mugraph.dtype]
         self.real = compute_dtype(self.storage)
-        itemsize = self.real.itemsize
-        program = Program(self.names, self.sizes, hints, self.dims, self.functions, maximum, itemsize)
+        self.stored = stored_dtypes(mugraph.inputs, mugraph.dtype)
+        #: what tensors are stored in that are not of the type that is computed in
+        self.narrow = next((t for t in (self.storage, *self.stored) if t != self.real), self.real)
+        sizes_of = self.real.itemsize, self.narrow.itemsize
+        program = Program(self.names, self.sizes, hints, self.dims, self.functions, maximum, *sizes_of)
         self.kernels: list[BlockEmitter] = []
         self.code: list[list[BlockEmitter]] = []
         self.stages: list[CodeStage | LibraryStage] = []
@@ -149,7 +153,7 @@ class Emitter:
         self, axes: tuple[str, ...], dtype: np.dtype, packed: bool = False, result: bool = False
     ) -> Tensor:
         offset = sum(len(t.axes) for t in self.tensors)
-        self.tensors.append(Tensor(len(self.tensors), offset, axes, packed, dtype.itemsize == 2, result))
+        self.tensors.append(Tensor(len(self.tensors), offset, axes, packed, dtype != self.real, result))
         return self.tensors[-1]
 
     def _result(self, r: Ref) -> Tensor:
@@ -171,13 +175,13 @@ class Emitter:
         for p in self.packed:
             if (p.input, p.axes, p.tile) == (source.index, axes, tile):
                 return self.tensors[p.tensor]
-        tensor = self._tensor(axes, self.storage if source.half else self.real, packed=True)
+        tensor = self._tensor(axes, self.narrow if source.narrow else self.real, packed=True)
         self.packed.append(Packing(source.index, tensor.index, axes, tile))
         return tensor
 
     def _plan(self, program: Program, known: dict[int, Companion]) -> None:
         """Give every kernel-level tensor its number, and every run of kernels its stage."""
-        given = [self._tensor(x.axes, self.storage) for x in self.mugraph.inputs]
+        given = [self._tensor(x.axes, t) for x, t in zip(self.mugraph.inputs, self.stored, strict=True)]
         nodes = self.mugraph.kernel.nodes
         values = {Ref(i): given[n.attr["index"]] for i, n in enumerate(nodes) if n.op == "input"}
         carried: dict[int, tuple[Companion, Tensor]] = {}
@@ -251,7 +255,7 @@ class Emitter:
             tuple(self.sizes),
             dims,
             tensors,
-            tuple(self.storage if t.half else self.real for t in self.tensors),
+            tuple(self.narrow if t.narrow else self.real for t in self.tensors),
             inputs,
             self.outputs,
             tuple(self.stages),
@@ -287,12 +291,12 @@ class Emitter:
         wanted = {"dot"} if any(m.dot for m in plans) else set()
         wanted |= {"outer"} if any(not m.dot for m in plans) else set()
         wanted |= {"stream"} if any(m.stream_rows for m in plans) else set()
-        return product_parts(self.mugraph.dtype, wanted)
+        return product_parts(self.narrow.name, wanted)
 
     def _preamble(self, w: Writer) -> None:
         """Headers, and what all kernels use."""
-        w.add(type_macros(self.mugraph.dtype))
-        gemm = "mirage_gemm.h" if self.storage == self.real else "mirage_half_gemm.h"
+        w.add(type_macros(self.narrow.name))
+        gemm = "mirage_gemm.h" if self.narrow == self.real else "mirage_narrow_gemm.h"
         streams = any(k.stream for k in self.kernels)
         w.add([f'#include "{gemm}"', '#include "mirage_pool.h"'])
         w.add(['#include "mirage_stream.h"'] if streams else [])

@@ -36,15 +36,15 @@ class Tensor:
     """A kernel-level tensor: its place in the arguments, that of its strides, and its axes; the last has stride 1.
 
     Of a `packed` one, stored tile after tile of the last axis, so it is within a tile; the stride in the arguments is that
-    from tile to tile, per element of the axis. `half`: whether it is stored in 16 bits; `result`: whether the muGraph
-    returns it.
+    from tile to tile, per element of the axis. `narrow`: whether it is stored in fewer bits than are computed with;
+    `result`: whether the muGraph returns it.
     """
 
     index: int
     offset: int
     axes: tuple[str, ...]
     packed: bool = False
-    half: bool = False
+    narrow: bool = False
     result: bool = False
 
     @property
@@ -54,12 +54,14 @@ class Tensor:
     @property
     def pointer(self) -> str:
         """C expression: its first element."""
-        return f"{'(mi_half *)' if self.half else ''}args->tensors[{self.index}]"
+        return f"{'(mi_narrow *)' if self.narrow else ''}args->tensors[{self.index}]"
 
 
 @dataclass(frozen=True)
 class Program:
-    """What the kernels of one muGraph share in C; `itemsize` is that of the type that is computed in."""
+    """What the kernels of one muGraph share in C; `itemsize` is that of the type that is computed in, `stored` that of the type
+    that narrow tensors are stored in.
+    """
 
     names: Mapping[str, str]
     sizes: Mapping[str, Dim]
@@ -68,6 +70,7 @@ class Program:
     functions: FunctionSources
     maximum: RunningMaximum
     itemsize: int
+    stored: int
 
 
 @dataclass(frozen=True)
@@ -250,7 +253,7 @@ class BlockPlan:
         """The kernel's output that node i may be computed in, in this order or, if `strided`, in any."""
         for k, (tensor, r) in enumerate(zip(self.outputs, self.graph.outputs, strict=True)):
             own = set(tensor.axes) & set(order)
-            if tensor.half and not self._written_once(i):
+            if tensor.narrow and not self._written_once(i):
                 continue
             if r.node == self.final(i) and own == set(order) and order and (strided or tensor.unit == order[-1]):
                 return k
@@ -290,7 +293,7 @@ class BlockPlan:
         """The block's part of an output; C variables are declared by `_declare_tensors`."""
         tensor = self.outputs[k]
         partial = {partial_axis(a) for a in self.graph.grid if self.graph.role[a] is Role.SPLIT}
-        return View(f"o{k}", self._strides(tensor, f"o{k}", partial), tensor.unit, half=tensor.half)
+        return View(f"o{k}", self._strides(tensor, f"o{k}", partial), tensor.unit, narrow=tensor.narrow)
 
     def _strides(self, tensor: Tensor, name: str, without: set[str] | frozenset[str] = frozenset()) -> dict[str, str]:
         found = {a: f"{name}_{self.names[a]}" for a in tensor.axes if a not in without}
@@ -308,7 +311,7 @@ class BlockPlan:
             view = self.factors[i].view(self.names)
             return View(pointer if inner else view.pointer, view.strides, view.unit)
         tensor = self.inputs[self.graph.nodes[i].attr["index"]]
-        return View(pointer, self._strides(tensor, f"p{i}"), tensor.unit, half=tensor.half)
+        return View(pointer, self._strides(tensor, f"p{i}"), tensor.unit, narrow=tensor.narrow)
 
     def view(self, i: int, looping: bool) -> View:
         """A node's result, as seen in an iteration or outside the loop."""
@@ -436,11 +439,17 @@ class BlockPlan:
         looping = self.looping(i)
         operands = [self.graph.nodes[r.node].axes() for r in n.operands]
         units = [self.unit(r.node) for r in n.operands]
-        half = [self.view(r.node, looping).half for r in n.operands]
-        lanes = VECTOR_BYTES // self.program.itemsize
+        narrow = [self.view(r.node, looping).narrow for r in n.operands]
+        lanes, of_bytes = VECTOR_BYTES // self.program.itemsize, self.program.stored == 1
         summed = reduced_axes(n.op, operands, n.reduce)
         products = [
-            Product((operands[x], operands[y]), (units[x], units[y]), over, (half[x], half[y]))
+            Product(
+                (operands[x], operands[y]),
+                (units[x], units[y]),
+                over,
+                (narrow[x], narrow[y]),
+                of_bytes and narrow[x] and narrow[y],
+            )
             for (x, y), over in zip(PRODUCTS[n.op], summed, strict=True)
         ]
         plans = self._product_plans(i, products, looping, lanes)

@@ -134,7 +134,12 @@ def library_stage(
                     scaled.setdefault(k, []).append(found)
     lacking = {path[0]: cs for path, cs in corrections(mugraph.kernel, maximum).items() if len(path) == 1}
     lacks = {s: parts(s) for i in run for _, s, *_ in lacking.get(i, ()) if s in maxima}
-    inputs = tuple(AxisInput(f"tensor{t}", tuple((a,) for a in axes)) for t, axes in reads.items())
+    stored = {
+        tensors[r]: mugraph.inputs[nodes[r.node].attr["index"]].dtype for r in read if nodes[r.node].op == "input"
+    }
+    inputs = tuple(
+        AxisInput(f"tensor{t}", tuple((a,) for a in axes), dtype=stored.get(t, "")) for t, axes in reads.items()
+    )
     new = {r: k for k, r in enumerate(read)} | {Ref(i): len(inputs) + k for k, i in enumerate(run)}
     body = [AxisNode("input", (), (("name", x.name),), x.axes) for x in inputs]
     for i in run:

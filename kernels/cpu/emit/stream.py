@@ -43,7 +43,7 @@ class Stream:
         first = results[0]
         whole = [f"{_elements(t.axes[k + 1 :], names)} == args->strides[{t.offset + k}]"
                  for t in (*results, self.source) for k in range(len(t.axes) - 1)]  # fmt: skip
-        bytes_of = f"sizeof({element_type(first.half)})"
+        bytes_of = f"sizeof({element_type(first.narrow)})"
         rows = [f"{_elements(t.axes[-1:], names)} * {bytes_of} % MI_PIECE == 0" for t in results]
         starts = [f"(uintptr_t)args->tensors[{t.index}] % MI_PIECE == 0" for t in results[1:]]
         size = f"{_elements(first.axes, names)} * {bytes_of}"
@@ -68,7 +68,9 @@ def find_stream(plan: BlockPlan) -> Stream | None:
         if unit and alike and _streams(plan, r.node, k, unit):
             found[r.node] = tensor
     axes = {frozenset(t.axes) for t in found.values()}
-    sources = [t for t in plan.inputs if frozenset(t.axes) in axes and not t.packed]
+    # as long as a result, in bytes too: both are looked for in the caches
+    wide = {t.narrow for t in found.values()}
+    sources = [t for t in plan.inputs if frozenset(t.axes) in axes and not t.packed and {t.narrow} == wide]
     return Stream(found, sources[0], _fetched(plan, found)) if sources else None
 
 

@@ -38,9 +38,8 @@ class _State(ctypes.Structure):
     """The first fields of `state`."""
 
     _fields_ = (
-        ("dtype", ctypes.py_object),
-        ("pool", ctypes.c_void_p),
-        *((name, ctypes.c_long) for name in ("alignment", "threads", "n_arguments", "n_results")),
+        *((name, ctypes.c_void_p) for name in ("dtypes", "alignments", "pool")),
+        *((name, ctypes.c_long) for name in ("threads", "n_arguments", "n_results")),
     )
 
 
@@ -137,16 +136,17 @@ def _pairs(values: Sequence[tuple[int, int]]) -> Any:
 
 
 class DirectCalls:
-    """The direct calls of a program with so many arguments and results of one dtype: those of the layouts that were added.
+    """The direct calls of a program with arguments and results of these dtypes: those of the layouts that were added.
 
     `call` takes the tuple of arguments and the given results: an array, a tuple of arrays, or None. It returns the new result,
     the tuple of several, or what was given; and None, having done nothing, where the call has another layout, is under way
     in another thread, or has no memory for its scratch. May be called from several threads at once.
     """
 
-    def __init__(self, dtype: np.dtype[Any], arguments: int, results: int) -> None:
+    def __init__(self, arguments: Sequence[np.dtype[Any]], results: Sequence[np.dtype[Any]]) -> None:
         self.call: Callable[[Sequence[Any], Any], Any] = _nothing
-        self._dtype, self._arguments, self._results = dtype, arguments, results
+        self._arguments, self._results = len(arguments), len(results)
+        self._dtypes = (*arguments, *results)
         self._state = 0
 
     def _start(self, threads: int) -> bool:
@@ -157,15 +157,13 @@ class DirectCalls:
         if not self._state:
             memory = ctypes.create_string_buffer(library.state_bytes)
             state = _State.from_buffer(memory)
-            state.dtype, state.pool, state.threads = self._dtype, pool.run_address(), threads
-            state.alignment, state.n_arguments, state.n_results = (
-                self._dtype.itemsize - 1,
-                self._arguments,
-                self._results,
-            )
+            tables = _objects(self._dtypes), _numbers([t.itemsize - 1 for t in self._dtypes])
+            state.dtypes, state.alignments = map(ctypes.addressof, tables)
+            state.pool, state.threads = pool.run_address(), threads
+            state.n_arguments, state.n_results = self._arguments, self._results
             self._state = ctypes.addressof(memory)
             # after the end of a process nobody calls: its threads may still be at it
-            weakref.finalize(self, _free, library, state, self._state).atexit = False
+            weakref.finalize(self, _free, library, (state, tables), self._state).atexit = False
             self.call = library.function(self._state)
         return True
 
@@ -220,7 +218,7 @@ class DirectCalls:
         return bool(library.add(self._state, ctypes.addressof(layout)))
 
 
-def _free(library: _Library, state: _State, at: int) -> None:
-    # the state's memory is a field of `state`
+def _free(library: _Library, held: tuple[object, ...], at: int) -> None:
+    # what is `held` has the state's memory, and that of its tables
     library.free(at)
-    del state
+    del held

@@ -12,7 +12,7 @@ import numpy as np
 import sympy
 
 from mirage.errors import InputError
-from mirage.ir.axes import AxisDims, argument_places, read_arguments
+from mirage.ir.axes import AxisDims, argument_places, read_arguments, stored_dtypes
 from mirage.ir.dims import Dim, evaluate
 from mirage.ir.moves import moved, moved_strides
 from mirage.ir.types import DTYPES
@@ -52,14 +52,13 @@ class _Shape:
         self.outputs = [self._shape(o.dims) for o in graph.outputs]
         #: per stage, the values of a library stage's calls that are known beforehand
         self.scalars = [s.calls.values(sizes) if isinstance(s, LibraryStage) else [] for s in exe.emitted.stages]
-        self.itemsize = exe.dtype.itemsize
         self.frames: dict[tuple[Strides, ...], list[Frame]] = {}
 
     def _shape(self, dims: AxisDims) -> tuple[int, ...]:
         return tuple(prod(self.axes[a] for a in d) for d in dims)
 
-    def axis_strides(self, strides: Strides, dims: AxisDims, order: Sequence[str]) -> list[int] | None:
-        """Strides in elements along these axes of an array with such `strides` (bytes).
+    def axis_strides(self, strides: Strides, dims: AxisDims, order: Sequence[str], itemsize: int) -> list[int] | None:
+        """Strides in elements along these axes of an array with such `strides` (bytes) of elements of so many bytes.
 
         None if one is no whole number, or the last is not 1.
         """
@@ -70,11 +69,11 @@ class _Shape:
             for a in reversed(d):
                 found[a] = step
                 step *= self.axes[a]
-        if any(found[a] % self.itemsize for a in order if self.axes[a] > 1):
+        if any(found[a] % itemsize for a in order if self.axes[a] > 1):
             return None
-        if order and self.axes[order[-1]] > 1 and found[order[-1]] != self.itemsize:
+        if order and self.axes[order[-1]] > 1 and found[order[-1]] != itemsize:
             return None
-        return [found[a] // self.itemsize for a in order]
+        return [found[a] // itemsize for a in order]
 
 
 class CpuExecutable:
@@ -102,6 +101,8 @@ class CpuExecutable:
         check_packed(mugraph, schedule, constants)
         self.emitted = Emitter(mugraph, schedule, maximum, hints or {}, constants).emit()
         self.dtype = DTYPES[mugraph.dtype]
+        #: what inputs are stored in
+        self.stored = stored_dtypes(mugraph.inputs, mugraph.dtype)
         self._places = argument_places(mugraph.inputs)
         #: inputs that read something else than an argument as it is
         self._moved = frozenset(i for i, x in enumerate(mugraph.inputs) if x.moved)
@@ -223,7 +224,7 @@ class CpuExecutable:
         if not all(self._fits(shape, i, s) for i, s in enumerate(inputs)):
             return None
         for t, k in self._direct.items():
-            if shape.axis_strides(results[k], self.mugraph.outputs[k].dims, self._order(t)) is None:
+            if shape.axis_strides(results[k], self.mugraph.outputs[k].dims, self._order(t), self.dtype.itemsize) is None:
                 return None
         places = [(i, k) for i, k in enumerate(self._places) if i in self.emitted.in_code]
         places += [(t, count + k) for t, k in self._direct.items()]
@@ -244,7 +245,7 @@ class CpuExecutable:
         wanted = tuple(self._shape(sizes).outputs)
         strides = [a.strides for a in given] + [np.empty(s, self.dtype).strides for s in wanted]
         call = self.bind(sizes, strides)
-        direct = DirectCalls(self.dtype, len(given), len(wanted))
+        direct = DirectCalls([a.dtype for a in given], [self.dtype] * len(wanted))
         if call is not None:
             direct.add(call, layout, wanted)
 
@@ -410,13 +411,12 @@ class CpuExecutable:
                 self.mugraph.name, self.mugraph.inputs, inputs, lambda moves, a: moved(moves, np.asarray(a), sizes)
             )
         arrays: list[np.ndarray] = []
-        for x, a, want in zip(self.mugraph.inputs, read, shape.inputs, strict=True):
+        for x, a, dtype, want in zip(self.mugraph.inputs, read, self.stored, shape.inputs, strict=True):
             array = np.asarray(a)
             # a dtype is one object, mostly
-            if array.dtype is not self.dtype and array.dtype != self.dtype:
+            if array.dtype is not dtype and array.dtype != dtype:
                 raise InputError(
-                    f"{self.mugraph.name}: input {x.argument} has dtype {array.dtype}, "
-                    f"not {self.dtype}; convert it with astype"
+                    f"{self.mugraph.name}: input {x.argument} has dtype {array.dtype}, not {dtype}; convert it with astype"
                 )
             if array.shape != want:
                 raise InputError(
@@ -453,7 +453,7 @@ class CpuExecutable:
         """Whether C code can read an input with these strides, if it reads it at all."""
         return (
             i not in self.emitted.in_code
-            or shape.axis_strides(strides, self.mugraph.inputs[i].dims, self._order(i)) is not None
+            or shape.axis_strides(strides, self.mugraph.inputs[i].dims, self._order(i), self.stored[i].itemsize) is not None
         )
 
     def _prepare(
@@ -466,7 +466,8 @@ class CpuExecutable:
         ]
         outs = list(results)
         for t, k in self._direct.items():
-            if t in code and shape.axis_strides(results[k].strides, self.mugraph.outputs[k].dims, self._order(t)) is None:
+            own, dims, size = results[k].strides, self.mugraph.outputs[k].dims, self.dtype.itemsize
+            if t in code and shape.axis_strides(own, dims, self._order(t), size) is None:
                 outs[k] = np.empty(shape.outputs[k], self.dtype)
         return inputs, outs
 
@@ -482,7 +483,8 @@ class CpuExecutable:
                 given = results[k], self.mugraph.outputs[k].dims
             if given is not None:
                 # C code does not look at the strides of what only library calls use
-                found = shape.axis_strides(*given, axes) if t in self.emitted.in_code else [0] * len(axes)
+                size = self.emitted.dtypes[t].itemsize
+                found = shape.axis_strides(*given, axes, size) if t in self.emitted.in_code else [0] * len(axes)
                 assert found is not None
                 strides += found
                 tensors.append(None)

@@ -49,7 +49,7 @@ def compiled(name: str, half: str, launched: Sequence[str], parts: Sequence[str]
 
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`.
     """
-    source = f"#define MI_HALF {half}\n" + (HEADERS / f"{name}.c").read_text(encoding="utf-8")
+    source = f"#define MI_NARROW {half}\n" + (HEADERS / f"{name}.c").read_text(encoding="utf-8")
     library = toolchain.load(toolchain.compile(source, name=name, parts=parts))
     for function in (getattr(library, f) for f in launched):
         function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int], ctypes.c_int

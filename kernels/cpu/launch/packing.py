@@ -28,6 +28,8 @@ from mirage.mugraph.schedule import KernelSchedule, Schedule, kernel_numbers
 
 #: elements of a tile that is wide enough for packed inputs
 NARROW = 256
+#: rows for which products of narrow elements convert these as they read them, and vectors of columns that they read at once
+FEW_NARROW, NARROW_BESIDE = 8, 4
 #: bytes from which on NumPy asks for large pages itself
 _IN_LARGE_PAGES = 4 << 20
 
@@ -153,11 +155,15 @@ def packed_variants(
     """
     axis_sizes = {a: evaluate(d, sizes) for a, d in mugraph.axes.items()}
     dtype = DTYPES[mugraph.dtype]
-    # the micro-kernels convert tiles of 16-bit elements before they multiply
-    lanes = VECTOR_BYTES // dtype.itemsize if compute_dtype(dtype) == dtype else 0
+    lanes = VECTOR_BYTES // compute_dtype(dtype).itemsize
+    narrow = compute_dtype(dtype) != dtype or any(x.dtype for x in mugraph.inputs)
 
     def panel(rows: int) -> int:
-        return lanes * int(block_vectors(rows)) if lanes else NARROW
+        # of more rows, the micro-kernels convert tiles of narrow elements before they multiply
+        if narrow and rows > FEW_NARROW:
+            return NARROW
+        vectors = int(block_vectors(rows))
+        return lanes * (min(vectors, NARROW_BESIDE) if narrow else vectors)
 
     widths: list[Callable[[int], int | None]] = [panel, lambda rows: None, lambda rows: NARROW]
     found = [_packed(mugraph, schedule, constants, axis_sizes, once, width) for width in widths]
@@ -223,7 +229,7 @@ def _axis(
     """
     assert node.graph is not None
     axes = _axes(mugraph, node, operand)
-    small = prod(sizes[a] for a in axes) * DTYPES[mugraph.dtype].itemsize < _IN_LARGE_PAGES
+    small = prod(sizes[a] for a in axes) * mugraph.itemsize(node.operands[operand].node) < _IN_LARGE_PAGES
     role = node.graph.role
     if len(axes) < 2:
         return None

@@ -14,8 +14,8 @@ LIBRARIES = ("pool", "direct")
 
 
 def prepare(dtype: str, *, products: bool) -> None:
-    """Begin to compile, in the background, what kernels of this element type need: the thread pool, direct calls and, with
-    `products`, the micro-kernels of matrix products. What was compiled before is in the cache.
+    """Begin to compile, in the background, what kernels that read tensors of this element type need: the thread pool, direct
+    calls and, with `products`, the micro-kernels of matrix products. What was compiled before is in the cache.
 
     What is wrong with the compiler is for those to tell who need it.
     """

@@ -80,7 +80,7 @@ def emit(program: LoopProgram) -> Source:
     w.line(" */")
     w.line(f"#define MI_REAL {'double' if real == 'float64' else 'float'}")
     if half:
-        w.line(f"#define MI_HALF {half}")
+        w.line(f"#define MI_NARROW {half}")
     w.line('#include "mirage_loops.h"')
     w.line()
     w.add(_PREAMBLE.splitlines())

@@ -332,7 +332,7 @@ class Expressions:
     def _vector_cast(self, x: Cast, a: str) -> str:
         source = x.x.dtype
         if is_half(x.to):
-            return f"mi_widen(mi_narrow({a}))"
+            return f"mi_widen(mi_to_narrow({a}))"
         if x.to == "bool":
             return f"mi_as_bool({a} != 0)" if source in INTEGERS else f"(mi_ivec)({a} != 0)"
         if x.to in DTYPES:
@@ -346,7 +346,7 @@ class Expressions:
         tail = "_n" if lanes else ""
         if t.dtype in ("bool", *INTEGERS, *STORED_INTEGERS):
             return f"mi_load_{t.dtype}{to}{tail}({at}{n})"
-        half = "_half" if is_half(t.dtype) else ""
+        narrow = "_narrow" if is_half(t.dtype) else ""
         steps = []
         for i, stride in zip(x.index, t.strides, strict=True):
             grows = step(i, loop)
@@ -354,8 +354,8 @@ class Expressions:
                 text = self.frame.dim(grows)
                 steps.append(stride if text == "1L" else f"{text} * {stride}")
         if steps == ["1L"]:
-            return f"mi_load{half}{tail}({at}{n})"
-        return f"mi_load{half}_strided{tail}({at}, {' + '.join(steps) or '0'}{n})"
+            return f"mi_load{narrow}{tail}({at}{n})"
+        return f"mi_load{narrow}_strided{tail}({at}, {' + '.join(steps) or '0'}{n})"
 
     def store(self, t: Tensor, index: tuple[Scalar, ...], value: str, w: Writer, env: Env, lanes: str | None) -> None:
         """Print the store of a vector along the last dim, or without `lanes` (None) of one element."""
@@ -364,7 +364,7 @@ class Expressions:
             value = f"mi_to_{t.dtype}({value})" if is_half(t.dtype) else value
             w.line(f"{t.pointer}[{at}] = {value};")
             return
-        kind = f"_{t.dtype}" if t.dtype in ("bool", *INTEGERS) else "_half" if is_half(t.dtype) else ""
+        kind = f"_{t.dtype}" if t.dtype in ("bool", *INTEGERS) else "_narrow" if is_half(t.dtype) else ""
         if lanes:
             w.line(f"mi_store{kind}_n({t.pointer} + {at}, {value}, {lanes});")
         else:

@@ -18,6 +18,7 @@ from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
 from mirage.ir.types import DTYPES, compute_dtype
 from mirage.kernels.cpu.emit.hidden import mask_axes
 from mirage.kernels.cpu.emit.matmul import (
+    BYTES_AT_ONCE,
     CALL,
     COPY,
     FEW_TERMS,
@@ -287,8 +288,12 @@ class CostModel:
         nodes = mugraph.kernel.nodes
         read = {r.node for i, n in enumerate(nodes) if i not in once for r in n.operands}
         unread = {i for i, n in enumerate(nodes) if i in once or n.op == "input"} - read if once else set()
-        tensors = [n.axes(k) for i, n in enumerate(nodes) if i not in unread for k in range(len(n.dims))]
-        size = DTYPES[mugraph.dtype].itemsize * sum(prod(sizes[a] for a in axes) for axes in tensors)
+        size = sum(
+            mugraph.itemsize(i) * prod(sizes[a] for a in n.axes(k))
+            for i, n in enumerate(nodes)
+            if i not in unread
+            for k in range(len(n.dims))
+        )
         near = size <= self.machine.l2_bytes * self.machine.threads
         return "l2" if near else "l3" if size <= self.machine.l3_bytes else "memory"
 
@@ -305,6 +310,7 @@ class CostModel:
         vectors: Mapping[int, str] | None = None,
         lasts: Mapping[int, str] | None = None,
         halved: Pair | None = None,
+        stored: Mapping[int, int] | None = None,
     ) -> tuple[Counts, np.ndarray]:
         """Counts [features, candidates] of a kernel whose k-th candidate has the k-th tiles and splits, and about how many
         bytes of scratch a cell of it needs.
@@ -312,9 +318,9 @@ class CostModel:
         `home` is that of its muGraph, `packed` are inputs of the kernel that are stored tile after tile of an axis, `units` those
         that are contiguous along another axis than their last. `vectors` and `lasts` are what a schedule decides about operators:
         along which axis vectors lie, and which axis of their results is stored last; `halved` are rows and columns of which one
-        triangle is computed.
+        triangle is computed. `stored` are bytes of an element of those inputs that have others than `itemsize`.
         """
-        decided = vectors or {}, lasts or {}, halved
+        decided = vectors or {}, lasts or {}, halved, stored or {}
         counter = _Counter(self.machine, work, tiles, splits, sizes, home, itemsize, packed or {}, units or {}, *decided)
         return counter.count(), counter.scratch
 
@@ -326,12 +332,13 @@ class CostModel:
         home: str,
         itemsize: int,
         units: Mapping[int, str] | None = None,
+        stored: Mapping[int, int] | None = None,
     ) -> Counts:
-        """Counts [features] of a kernel with one schedule; `units` as in `kernel`."""
+        """Counts [features] of a kernel with one schedule; `units` and `stored` as in `kernel`."""
         tiles = {a: np.array([float(n)]) for a, n in schedule.tiles}
         splits = {a: np.array([float(n)]) for a, n in schedule.splits}
         lasts = {x.node: x.last for x in schedule.layouts if x.last is not None}
-        decided = dict(schedule.vectors), lasts, schedule.halved
+        decided = dict(schedule.vectors), lasts, schedule.halved, stored
         counts, _ = self.kernel(work, tiles, splits, sizes, home, itemsize, dict(schedule.packed), units, *decided)
         found: Counts = counts[:, 0]
         return found
@@ -354,9 +361,10 @@ class _Counter:
         vectors: Mapping[int, str],
         lasts: Mapping[int, str],
         halved: Pair | None,
+        stored: Mapping[int, int],
     ) -> None:
         self.machine, self.work, self.sizes = machine, work, sizes
-        self.home, self.itemsize, self.packed = home, itemsize, packed
+        self.home, self.itemsize, self.packed, self.stored = home, itemsize, packed, stored
         #: axes along which inputs are contiguous, where it is not their last
         self.units = {**units, **packed}
         self.vectors, self.lasts = vectors, lasts
@@ -430,9 +438,9 @@ class _Counter:
         self._add("launch", 1.0)
         self._add("cell", np.ceil(self.cells / self.machine.threads))
         held = [self._volume(t.axes, self._extents(t.depth)) for t in self.work.held]
-        tiles = [self._volume(t.axes, self._extents(t.depth)) for t in self.work.inputs]
+        tiles = [self._bytes(k) * self._volume(t.axes, self._extents(t.depth)) for k, t in enumerate(self.work.inputs)]
         self.scratch = self.real * sum(held, np.zeros(len(self.ones)))
-        used = self.scratch + self.itemsize * sum(tiles, np.zeros(len(self.ones)))
+        used = self.scratch + sum(tiles, np.zeros(len(self.ones)))
         #: what operators move within a block comes from the second-level cache, or the third, if the first is too small
         self.from_l2 = (used > self.machine.l1_bytes) & (used <= self.machine.l2_bytes)
         self.from_l3 = used > self.machine.l2_bytes
@@ -441,12 +449,12 @@ class _Counter:
         for group in self.work.groups:
             self._group(group)
         for k, t in enumerate(self.work.inputs):
-            self._transfer(t.axes, t.depth)
+            self._transfer(t.axes, t.depth, self._bytes(k))
             if k not in self.packed:
-                self._runs(t.axes, t.depth)
+                self._runs(t.axes, t.depth, self._bytes(k))
         for axes in self.work.outputs:
-            self._transfer(axes, 0)
-            self._runs(axes, 0)
+            self._transfer(axes, 0, self.itemsize)
+            self._runs(axes, 0, self.itemsize)
             if self.halved is not None:
                 self._mirrored(axes, self.halved)
         return self.counts
@@ -463,15 +471,19 @@ class _Counter:
         self._add("l2", elements * self.real * self.from_l2)
         self._add("l3", elements * self.real * self.from_l3)
 
-    def _transfer(self, axes: tuple[str, ...], depth: int) -> None:
-        """A kernel-level tensor is read or written by all cells."""
-        whole = self.ones * self.itemsize
+    def _bytes(self, k: int | None) -> int:
+        """Of an element of input k."""
+        return self.itemsize if k is None else self.stored.get(k, self.itemsize)
+
+    def _transfer(self, axes: tuple[str, ...], depth: int, size: int) -> None:
+        """A kernel-level tensor, of elements of so many bytes, is read or written by all cells."""
+        whole = self.ones * size
         for a in axes:
             whole = whole * (self.parts[a] if a in self.parts else max(self.sizes[a], 1))
-        own = self._volume(axes, self.block) * self.itemsize
+        own = self._volume(axes, self.block) * size
         # what several cells read, and what a cell reads in every iteration
         again = np.maximum(self.rounds * own - whole / self.machine.threads, 0)
-        repeated = self._volume(axes, self._extents(depth)) * self.itemsize * self._times(depth) - self.rounds * own
+        repeated = self._volume(axes, self._extents(depth)) * size * self._times(depth) - self.rounds * own
         first = np.minimum(whole / self.machine.threads, self.rounds * own)
         self._add(self.home, first)
         # what all cells read again is in the caches of the cores, if it fits there
@@ -484,13 +496,13 @@ class _Counter:
         self._add("l2", np.maximum(repeated, 0) * (fits & (own > self.machine.l1_bytes / 2)))
         self._add("l3", np.maximum(repeated, 0) * ~fits)
 
-    def _runs(self, axes: tuple[str, ...], depth: int) -> None:
+    def _runs(self, axes: tuple[str, ...], depth: int, size: int) -> None:
         """The tile of a kernel-level tensor is contiguous in runs, each on pages of its own where rows are long."""
         if axes and axes[-1] in self.block:
             unit = self._extents(depth)[axes[-1]]
             short = unit < self.sizes[axes[-1]]
             runs = self._volume(axes, self._extents(depth)) / np.maximum(unit, 1) * self._times(depth)
-            paged = self.sizes[axes[-1]] * self.itemsize >= _PAGE
+            paged = self.sizes[axes[-1]] * size >= _PAGE
             self._add("far_run" if self.far else "run", runs * (short & paged))
 
     def _group(self, group: _Group) -> None:
@@ -543,20 +555,25 @@ class _Counter:
                     continue
                 columns, rows, depth = extent(n), extent(m), extent(k)
                 calls = space / (rows * columns * depth)
+                # bytes are multiplied as such
+                whole = dot and all(self._bytes(p.inputs[i]) == 1 and self._unit(p, i) == k for i in (0, 1))
                 copied = self.ones * 0
                 for i in (first, second):
                     unit = self._unit(p, i)
-                    # rows of 16-bit elements are copied to be converted
-                    convert = i == first and self.itemsize < self.real
+                    # rows of narrow elements are copied to be converted
+                    convert = i == first and self._bytes(p.inputs[i]) < self.real and not whole
                     if unit is not None and (convert or ((dot or i == second) and unit != (k if dot else n))):
                         copied = copied + self._volume(p.operands[i], extents)
-                cost = space / efficiency(dot, rows, columns, depth, self.lanes) + CALL * calls + COPY * copied
+                speed = BYTES_AT_ONCE if whole else 1.0
+                cost = space / speed / efficiency(dot, rows, columns, depth, self.lanes) + CALL * calls + COPY * copied
                 better = cost < best
                 best = np.minimum(cost, best)
                 packed = p.inputs[second] in self.packed
                 far = not dot and p.units[second] == n and not packed
-                panel = self._panels(n, rows, columns, depth) if far else self.ones * 0
-                one = self._dot(rows, columns, depth) if dot else self._outer(rows, columns, depth, packed)
+                panel = self._panels(n, rows, columns, depth, self._bytes(p.inputs[second])) if far else self.ones * 0
+                # four bytes are a lane
+                terms = depth / 4 if whole else depth
+                one = self._dot(rows, columns, terms) if dot else self._outer(rows, columns, depth, packed)
                 plan = {name: calls * value for name, value in (one | {"panel": panel}).items()}
                 plan |= {"call": calls, "copy": copied}
                 for name, value in plan.items():
@@ -582,9 +599,11 @@ class _Counter:
             return self.units.get(source, p.units[operand])
         return self.lasts.get(p.sources[operand], p.units[operand])
 
-    def _panels(self, n: str | None, m: np.ndarray, columns: np.ndarray, k: np.ndarray) -> np.ndarray:
-        """Rows of panels that a micro-kernel reads of an input, contiguous along n, whose rows are on pages of their own."""
-        if n is None or self.sizes[n] * self.itemsize < _PAGE:
+    def _panels(self, n: str | None, m: np.ndarray, columns: np.ndarray, k: np.ndarray, size: int) -> np.ndarray:
+        """Rows of panels that a micro-kernel reads of an input, of elements of so many bytes and contiguous along n, whose rows
+        are on pages of their own.
+        """
+        if n is None or self.sizes[n] * size < _PAGE:
             return self.ones * 0
         across = np.ceil(columns / self.lanes / block_vectors(m))
         passes = np.where(m >= _PACK_ROWS, 1, _tiles(m)[0])

@@ -28,7 +28,7 @@ from mirage.ir.axes import AxisDims, AxisNode, AxisProgram
 from mirage.ir.codec import above_zero, decode, encode, read_json
 from mirage.ir.dims import evaluate
 from mirage.ir.operator import Elementwise, get_operator
-from mirage.ir.types import DTYPES
+from mirage.ir.types import ELEMENTS
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.launch import pool
 from mirage.kernels.cpu.processor import Processor, processor
@@ -230,12 +230,14 @@ def program_cost(axis_program: AxisProgram, sizes: Mapping[str, int]) -> tuple[i
     read = [i in used for i, n in enumerate(nodes) if n.op == "input"]
     # of what is moved, the argument as it is, which is no input of its own
     wanted = {x.argument for x, used in zip(axis_program.inputs, read, strict=True) if used}
-    arguments = [x.dims for x in axis_program.inputs if x.argument == x.name and x.name in wanted]
-    tensors: list[AxisDims] = [*arguments, *(o.dims for o in axis_program.outputs)]
-    elements = sum(prod(extents[a] for d in dims for a in d) for dims in tensors)
+    arguments = [(x.dims, x.dtype) for x in axis_program.inputs if x.argument == x.name and x.name in wanted]
+    tensors: list[tuple[AxisDims, str]] = [*arguments, *((o.dims, "") for o in axis_program.outputs)]
+    moved = sum(
+        ELEMENTS[dtype or axis_program.dtype].itemsize * prod(extents[a] for d in dims for a in d) for dims, dtype in tensors
+    )
     computed = _distinct(axis_program)
     flops = sum(_flops_per_point(n) * prod(extents[a] for a in (*n.axes, *n.reduce)) for n in computed)
-    return elements * DTYPES[axis_program.dtype].itemsize, flops
+    return moved, flops
 
 
 def _distinct(program: AxisProgram) -> list[AxisNode]:

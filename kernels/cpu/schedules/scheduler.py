@@ -80,8 +80,8 @@ class Ranking:
 
 #: axes, and how often each is split
 Splits = tuple[tuple[str, int], ...]
-#: a kernel, how often its axes are split by earlier ones, and where the tensors are
-Key = tuple[Node, Splits, str]
+#: a kernel, how often its axes are split by earlier ones, where the tensors are, and the bytes of elements of its narrow inputs
+Key = tuple[Node, Splits, str, tuple[tuple[int, int], ...]]
 #: which kernel, its schedule, how often axes are split, and which operands have another last axis than their own
 Part = tuple[int, KernelSchedule, Splits, tuple[tuple[int, str], ...]]
 
@@ -167,7 +167,8 @@ class Scheduler:
         if counts is None:
             k, s, splits, orders = part
             sizes, home, _ = self._at(splits)
-            counts = self.model.schedule(self.model.work(self.nodes[k]), s, sizes, home, self.itemsize, dict(orders))
+            work, stored = self.model.work(self.nodes[k]), self._stored(k)
+            counts = self.model.schedule(work, s, sizes, home, self.itemsize, dict(orders), stored)
             self._counted[part] = counts
         return counts
 
@@ -177,6 +178,11 @@ class Scheduler:
             sizes = self._with_parts(dict(splits))
             self._split[splits] = sizes, self._home(sizes), self.model.library(self.mugraph, sizes, self.once)
         return self._split[splits]
+
+    def _stored(self, k: int) -> dict[int, int]:
+        """Bytes of an element of those inputs of a kernel that are not of the muGraph's element type."""
+        sizes = {j: self.mugraph.itemsize(r.node) for j, r in enumerate(self.nodes[k].operands)}
+        return {j: n for j, n in sizes.items() if n != self.itemsize}
 
     def _home(self, sizes: Mapping[str, int]) -> str:
         return self.model.home(self.mugraph, sizes, self.once)
@@ -270,7 +276,7 @@ class Scheduler:
             return found
         sizes = self._with_parts(splits)
         space = self._space(k, sizes)
-        key = self.nodes[k], fixed, self._home(sizes)
+        key = self.nodes[k], fixed, self._home(sizes), tuple(self._stored(k).items())
         ranked = self._known.get(key)
         if ranked is None:
             ranked = self._known[key] = self._rank(k, space, sizes, dict(splits))
@@ -286,7 +292,7 @@ class Scheduler:
     def _rank(self, k: int, space: Space, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> Ranking:
         tiles, splits = space.candidates(fixed)
         counts, scratch = self.model.kernel(
-            space.work, tiles, splits, sizes, self._home(sizes), self.itemsize
+            space.work, tiles, splits, sizes, self._home(sizes), self.itemsize, stored=self._stored(k)
         )
         cost = self.model.ns(counts)
         # what does not fit comes last, the smallest first

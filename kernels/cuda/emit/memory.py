@@ -230,7 +230,7 @@ class BlockMemory(BlockPlan):
         zero = frozenset(g for g in groups if self.masked(g))
         # intermediate results of 16-bit programs may be float32
         stored = f"x{i}" if tensor.dtype == self.program.storage else ""
-        if tensor.dtype not in HALF:
+        if tensor.dtype.itemsize == 4:
             return Value(f"x{i}", dims, zero, stored)
         self.w.line(f"v{i} = x{i}.to(tl.float32)")
         return Value(f"v{i}", dims, zero, stored)

@@ -14,9 +14,9 @@ import numpy as np
 import sympy
 
 from mirage.errors import DTypeError
-from mirage.ir.axes import AxisDims
+from mirage.ir.axes import AxisDims, stored_dtypes
 from mirage.ir.dims import Dim, ceil_div
-from mirage.ir.types import DTYPES, between_dtype, compute_dtype
+from mirage.ir.types import DTYPES, ELEMENTS, between_dtype, compute_dtype
 from mirage.kernels.cpu.emit.layout import c_names
 from mirage.kernels.cpu.emit.maximum import Companion, companions, with_maxima
 from mirage.kernels.cuda.emit.algebra import FunctionSources
@@ -113,7 +113,8 @@ class Emitter:
     def emit(self) -> EmittedTriton:
         """Print the Triton source."""
         mugraph, nodes = self.mugraph, self.mugraph.kernel.nodes
-        given = [self._tensor(x.name, x.dims, self.storage, contiguous=False) for x in mugraph.inputs]
+        stored = zip(mugraph.inputs, stored_dtypes(mugraph.inputs, mugraph.dtype), strict=True)
+        given = [self._tensor(x.name, x.dims, t, contiguous=False) for x, t in stored]
         values = {Ref(i): given[n.attr["index"]] for i, n in enumerate(nodes) if n.op == "input"}
         known = companions(mugraph, self.program.maximum)
         carried: dict[int, tuple[Companion, Tensor]] = {}
@@ -302,7 +303,7 @@ def _all_sizes(mugraph: MuGraph, schedule: CudaSchedule) -> dict[str, Dim]:
 
 
 def _dtype_name(dtype: np.dtype) -> str:
-    return next(name for name, d in DTYPES.items() if d == dtype)
+    return next(name for name, d in ELEMENTS.items() if d == dtype)
 
 
 def _without_threads(mugraph: MuGraph) -> MuGraph:

@@ -47,6 +47,8 @@ def why_not(program: AxisProgram) -> str:
         return "no product of matrices"
     if program.dtype not in FACTORS:
         return f"factors of {program.dtype}"
+    if stored := {x.dtype for x in program.inputs} - {""}:
+        return f"factors of {stored.pop()}"
     try:
         check_installed()
     except NoCompilerError as e:

@@ -23,7 +23,7 @@ from mirage.ir.axes import to_axes
 from mirage.ir.dims import Dim, check_complete, evaluate
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
-from mirage.ir.types import DTYPES, TensorType
+from mirage.ir.types import DTYPES, ELEMENTS, TensorType
 from mirage.kernels.cpu.launch.choose import compile_tree
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.launch.frames import BoundCall
@@ -72,8 +72,10 @@ class MuGraphKernel:
         self.constants = tuple(constants)
         self.symbols = tuple(program.symbols())
         self.output_types = program.output_types
-        self._dtype = DTYPES[program.dtype]
-        self._alignment = self._dtype.itemsize - 1
+        self._itemsize = DTYPES[program.dtype].itemsize
+        #: of the inputs, then of the results: their types, and bits of an address that have to be 0
+        self._dtypes = [ELEMENTS[t.dtype] for t in (*program.input_types, *program.output_types)]
+        self._alignments = [t.itemsize - 1 for t in self._dtypes]
         self._choose = compile_tree(program.name, tree, self.symbols)
         self._ready: dict[tuple[Any, ...], _Ready] = {}
 
@@ -149,16 +151,16 @@ class MuGraphKernel:
         layout: list[Any] = [sizes.get(s) for s in self.symbols]
         addresses = []
         bits = 0
-        dtype = self._dtype
-        for a in (*inputs, *out):
+        arrays = (*inputs, *out)
+        for a, dtype, alignment in zip(arrays, self._dtypes, self._alignments, strict=False):
             if a.dtype is not dtype:
                 break
             layout += a.shape, a.strides
             addresses.append(at := address(a))
-            bits |= at
+            bits |= at & alignment
         else:
-            ready = self._ready.get(tuple(layout))
-            if ready is not None and not bits & self._alignment:
+            ready = self._ready.get(tuple(layout)) if len(arrays) == len(self._dtypes) else None
+            if ready is not None and not bits:
                 if not ready.workspace or not workspace:
                     return ready.call.run(addresses, inputs)
                 if workspace[0].nbytes >= ready.workspace:
@@ -219,7 +221,7 @@ class MuGraphKernel:
         self, executable: CpuExecutable, sizes: Mapping[str, int], workspace: Sequence[np.ndarray]
     ) -> tuple[int, np.ndarray | None]:
         """The bytes that an executable needs between operators, and the memory for them in a workspace, if that has some."""
-        need: int = evaluate(executable.workspace(), sizes) * self._dtype.itemsize
+        need: int = evaluate(executable.workspace(), sizes) * self._itemsize
         memory = workspace[0] if workspace and need else None
         if memory is not None and (memory.nbytes < need or not memory.flags.c_contiguous):
             raise InputError(

@@ -23,16 +23,16 @@ from functools import lru_cache
 
 from mirage.compiler.context import Context
 from mirage.compiler.lax import lax_program
-from mirage.compiler.outline import Group, Outliner, is_movement, is_scalar
+from mirage.compiler.outline import Group, Outliner, is_movement, is_scalar, stored_dtype
 from mirage.compiler.passes.lift_constants import PREPARE
 from mirage.errors import MirageError
 from mirage.ir.expand import ExpandingBuilder
 from mirage.ir.graph.builder import ModuleBuilder
 from mirage.ir.graph.nodes import Block, Function, Module, OpCall, Var
 from mirage.ir.graph.traverse import variables
-from mirage.ir.operator import get_operator
+from mirage.ir.operator import RENAMING, get_operator
 from mirage.ir.program import AttrItems
-from mirage.ir.types import DTYPES, TensorType
+from mirage.ir.types import DTYPES, WIDENED, TensorType
 from mirage.search.large import LARGEST
 
 #: where a function comes from
@@ -91,6 +91,8 @@ class _Grown:
     operators: int = 0
     #: 0: no product, 1: products of activations, 2: a product with weights
     through: dict[int, int] = field(default_factory=dict)
+    #: what inputs are stored in that are widened, "" as long as there are none
+    stored: str = ""
 
 
 class _Partitioner:
@@ -133,13 +135,24 @@ class _Partitioner:
         b = self.bindings[i]
         if not isinstance(b.value, OpCall):
             return False
-        types = [a.annotation for a in b.value.args] + [b.var.annotation]
-        floats = all(isinstance(t, TensorType) and t.dtype in (*DTYPES, "scalar") for t in types)
         operator = get_operator(b.value.op)
-        return floats and operator.lax and not operator.moves and b.value.op not in self.left
+        if b.value.op == "cast" or not operator.lax or operator.moves or b.value.op in self.left:
+            return bool(stored_dtype(b))
+        types = [a.annotation for a in b.value.args] + [b.var.annotation]
+        known = (*DTYPES, *WIDENED, "scalar") if is_movement(b) else (*DTYPES, "scalar")
+        return all(isinstance(t, TensorType) and t.dtype in known for t in types)
+
+    def _is_read(self, i: int) -> bool:
+        """Whether kernels read an operator's operand in its place: it moves elements, or widens them."""
+        return is_movement(self.bindings[i]) or bool(stored_dtype(self.bindings[i]))
+
+    def _dtype(self, i: int) -> str:
+        t = self.bindings[i].var.annotation
+        assert isinstance(t, TensorType)
+        return t.dtype
 
     def _computes(self, i: int) -> bool:
-        return self._lax(i) and not is_movement(self.bindings[i]) and not is_scalar(self.bindings[i].var.annotation)
+        return self._lax(i) and not self._is_read(i) and not is_scalar(self.bindings[i].var.annotation)
 
     def _op(self, i: int) -> str:
         value = self.bindings[i].value
@@ -155,7 +168,7 @@ class _Partitioner:
 
     def _weight(self, v: Var) -> bool:
         """Whether a tensor is, but for its form, a parameter that never changes; or one that looks like it: two literal dims."""
-        while v in self.position and is_movement(self.bindings[self.position[v]]):
+        while v in self.position and self._is_read(self.position[v]):
             v = next(variables(self.bindings[self.position[v]].value))
         if v in self.position or v.name not in self.parameters:
             return False
@@ -176,7 +189,7 @@ class _Partitioner:
         return _expansion(value.op, value.attrs, types)
 
     def _size(self, i: int) -> int:
-        return 0 if is_movement(self.bindings[i]) else len(self._expanded(i))
+        return 0 if self._is_read(i) else len(self._expanded(i))
 
     def _grow(self, root: int) -> _Grown:
         g = _Grown(root, {root}, operators=self._size(root), through={root: self._product(root)})
@@ -227,9 +240,11 @@ class _Partitioner:
         if is_scalar(self.bindings[i].var.annotation):
             g.copied.add(i)
             return True
+        if not self._fits_types(g, i):
+            return False
         above = max(g.through[u] for u in self.users[i] if u in g.through)
         only = self.users[i] <= g.members and self.bindings[i].var not in self.live and i not in self.taken
-        if is_movement(self.bindings[i]):
+        if self._is_read(i):
             if above == 2 and only and not self._weight(self.bindings[i].var):
                 # rows that are streamed against weights should be contiguous: the producer writes them so
                 return False
@@ -249,6 +264,16 @@ class _Partitioner:
         g.through[i] = max(above, self._product(i))
         return True
 
+    def _fits_types(self, g: _Grown, i: int) -> bool:
+        """Whether a group can take in an operator, as it computes one type, and widens what is stored in one other."""
+        if not stored_dtype(self.bindings[i]):
+            return self._dtype(i) == self._dtype(g.root) or (self._dtype(i) == g.stored and is_movement(self.bindings[i]))
+        stored = stored_dtype(self.bindings[i])
+        if self._dtype(g.root) != "float32" or g.stored not in ("", stored):
+            return False
+        g.stored = stored
+        return True
+
     def _worthwhile(self, i: int, above: int) -> bool:
         """Whether it helps that what lies behind a product of kind `above` is computed with it."""
         product = self._product(i)
@@ -264,7 +289,7 @@ class _Partitioner:
         found = []
         for j in self._producers(i):
             if self._lax(j) and not is_scalar(self.bindings[j].var.annotation) and self.users[j] == {i}:
-                found += self._alone(j) if is_movement(self.bindings[j]) else [j]
+                found += self._alone(j) if self._is_read(j) else [j]
         return found
 
 
@@ -273,5 +298,5 @@ def _expansion(op: str, attrs: AttrItems, types: tuple[TensorType, ...]) -> tupl
     """The operators that one expands into, but for constants and movement."""
     b = ExpandingBuilder("expansion")
     b.op(op, *(b.input(f"x{i}", t) for i, t in enumerate(types)), **dict(attrs))
-    free = ("input", "constant", "size", "reshape", "transpose", "repeat")
+    free = ("input", "constant", "size", "cast", *RENAMING)
     return tuple(n.op for n in b.nodes if n.op not in free)

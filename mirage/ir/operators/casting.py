@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from mirage.ir.annotations import Annotation, PartialTensor, tensor_annotation
-from mirage.ir.arithmetic import ArrayModule
+from mirage.ir.arithmetic import Arithmetic, ArrayModule
 from mirage.ir.gradient import Backward, Cotangents
 from mirage.ir.graph_operator import GraphOperator
 from mirage.ir.loops import scalars
 from mirage.ir.loops.program import TensorExpr, compute, operands
 from mirage.ir.operator import Attribute, Attrs, register
 from mirage.ir.types import ELEMENTS, TensorType
+from mirage.ir.unify import AxisLowering, AxisTensor
 from mirage.ir.unknowns import Relation
 
 
@@ -36,6 +37,15 @@ class Cast(GraphOperator):
 
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         return arrays[0].astype(ELEMENTS[attrs["dtype"]])
+
+    def evaluate(
+        self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
+    ) -> Any:
+        # programs widen what inputs are stored in, and nothing else: the number stays
+        return args[0]
+
+    def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
+        return operands[0]
 
     def gradient(self, b: Backward) -> Cotangents:
         return (b.op("cast", b.g, dtype=b.type(b.args[0]).dtype),)

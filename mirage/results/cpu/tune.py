@@ -267,7 +267,8 @@ def superoptimize(request: Request) -> Superoptimized:
         return recalled
 
     def search(waited: float) -> Superoptimized:
-        prepare(axis_program.dtype, products=any(n.op == "matmul" for n in axis_program.nodes))
+        narrow = next((x.dtype for x in axis_program.inputs if x.dtype), axis_program.dtype)
+        prepare(narrow, products=any(n.op == "matmul" for n in axis_program.nodes))
         # what was waited for took these seconds, which are not spent twice
         since = replace(request, begun=request.begun + waited)
         spent = kept.spent if kept is not None and kept.value.kernels and not request.more else 0.0

@@ -221,10 +221,10 @@ static mi_real *room(ptrdiff_t n)
 }
 """
 
-#: the same of 16 bits, of a program that knows `mi_half` as well
+#: the same of 16 bits, of a program that knows `mi_narrow` as well
 HALVES = r"""
-static mi_half half_of(float x) { return mi_narrow(mi_broadcast(x))[0]; }
-static float real_half(mi_half h) { return mi_widen(h - (mi_half_vec){0})[0]; }
+static mi_narrow half_of(float x) { return mi_to_narrow(mi_broadcast(x))[0]; }
+static float real_half(mi_narrow h) { return mi_widen(h - (mi_narrow_vec){0})[0]; }
 
 /* Memory for n elements, of 16 bits if it is `half`, with the numbers that `real` tells. */
 static void *values(ptrdiff_t n, int half, float **real)
@@ -233,7 +233,7 @@ static void *values(ptrdiff_t n, int half, float **real)
     *real = own;
     if (!half) return own;
     const ptrdiff_t bytes = 2 * n, rounded = (bytes + 3) / 4;
-    mi_half *found = (mi_half *)((char *)room(rounded) + 4 * rounded - bytes);
+    mi_narrow *found = (mi_narrow *)((char *)room(rounded) + 4 * rounded - bytes);
     for (ptrdiff_t i = 0; i < n; i++) found[i] = half_of(own[i]);
     return found;
 }

@@ -11,7 +11,7 @@ from benchmarks.gpu.interpret.interpreter import Interpreter
 from mirage.ir.dims import evaluate
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
-from mirage.ir.types import DTYPES, epsilon
+from mirage.ir.types import DTYPES, ELEMENTS, STORED_INTEGERS, TensorType, epsilon
 from mirage.kernels.cuda.emit.mugraph import emit
 from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule, next_power
 from mirage.mugraph.graph import MuGraph, Role
@@ -49,7 +49,15 @@ def arguments(program: Program, sizes: Mapping[str, int], scale: float = 1.0) ->
     """Arguments drawn with a seed from the program's name and sizes."""
     rng = np.random.default_rng(zlib.crc32(f"{program.name}{sorted(sizes.items())}".encode()))
     types = [n.type for n in program.nodes if n.op == "input"]
-    return [(scale * rng.standard_normal(t.bind(sizes))).astype(DTYPES[t.dtype]) for t in types]
+    return [_drawn(rng, t, t.bind(sizes), scale) for t in types]
+
+
+def _drawn(rng: np.random.Generator, t: TensorType, shape: tuple[int, ...], scale: float) -> np.ndarray:
+    drawn = scale * rng.standard_normal(shape)
+    if t.dtype in STORED_INTEGERS:
+        # whole numbers of about that size
+        drawn = np.rint(np.abs(drawn) if t.dtype.startswith("u") else drawn)
+    return drawn.astype(ELEMENTS[t.dtype])
 
 
 def error(

@@ -29,7 +29,7 @@ static int past; /* whether results go past the caches, wherever they are */
 SOURCE = BEGIN + CODE + ROOMS + HALVES + r"""
 static float at(const void *p, int half, ptrdiff_t i)
 {
-    return half ? real_half(((const mi_half *)p)[i]) : ((const float *)p)[i];
+    return half ? real_half(((const mi_narrow *)p)[i]) : ((const float *)p)[i];
 }
 
 /* So many bytes, with what cannot be touched behind them. */
@@ -173,7 +173,7 @@ int main(int argc, char **argv)
     return 0;
 }
 """
-SOURCES = {half: f"#define MI_HALF {half}\n{SOURCE}" for half in ("bfloat16", "float16")}
+SOURCES = {half: f"#define MI_NARROW {half}\n{SOURCE}" for half in ("bfloat16", "float16")}
 
 
 @pytest.mark.parametrize(("half", "build", "threads"), SANITIZED_HALVES)

@@ -34,13 +34,13 @@ static void compare(const dequantized *d, const float *x, const float *bias, ptr
             double value = d->bias ? bias[j] : 0;
             for (ptrdiff_t t = 0; t < d->k; t++) {
                 const ptrdiff_t at = place(t, j, d->k, d->bytes);
-                const float one = d->bytes == 1 ? ((const signed char *)w)[at] : real_half(((const mi_half *)w)[at]);
+                const float one = d->bytes == 1 ? ((const signed char *)w)[at] : real_half(((const mi_narrow *)w)[at]);
                 value += (double)x[i * d->k + t] * one * (double)scale[t / d->group * d->n + j];
             }
             if (d->activation && value < 0) value = 0;
             const ptrdiff_t to = i * d->n + j;
             /* of small whole numbers: exact */
-            if (d->half) must(((const mi_half *)d->out)[to] == half_of((float)value), "a wrong sum of 16 bits");
+            if (d->half) must(((const mi_narrow *)d->out)[to] == half_of((float)value), "a wrong sum of 16 bits");
             else must(((const float *)d->out)[to] == (float)value, "a wrong sum");
         }
     }
@@ -64,7 +64,7 @@ static void check(
             char *own = w + i / (panels * PANEL) * packed;
             const signed char value = (signed char)(rand() % 256 - 128);
             if (bytes == 1) ((signed char *)own)[at] = value;
-            else ((mi_half *)own)[at] = half_of(value);
+            else ((mi_narrow *)own)[at] = half_of(value);
         }
     }
     for (ptrdiff_t i = 0; i < count * groups * n && bytes == 2; i++) scale[i] = 1;
@@ -79,7 +79,7 @@ static void check(
         must(!mi_dequantized_groups(&g, mi_pool_run, threads), "no memory");
         for (ptrdiff_t i = 0; i < weights; i++) compare(&d, x, bias, i ? ends[i - 1] : 0, ends[i], i);
         for (ptrdiff_t i = ends[weights - 1] * n; i < m * n; i++) {
-            must(half ? !((mi_half *)out)[i] : ((float *)out)[i] == 0, "rows of no group are not 0");
+            must(half ? !((mi_narrow *)out)[i] : ((float *)out)[i] == 0, "rows of no group are not 0");
         }
         ends[weights - 1] = (int32_t)m + 1;
         must(mi_dequantized_groups(&g, mi_pool_run, threads) == MI_WRONG_ENDS, "wrong ends");
@@ -97,7 +97,7 @@ static void check_halves(ptrdiff_t k, ptrdiff_t n, int transposed, int half, int
     float *w;
     const void *given = values(k * n, half, &w);
     for (ptrdiff_t i = 0; i < k * n && !half; i++) w[i] = (float)(rand() % 4096 - 2048);
-    mi_half *to = (mi_half *)room(bytes / 4);
+    mi_narrow *to = (mi_narrow *)room(bytes / 4);
     narrowing p = {given, (signed char *)to, NULL, k, n, k, PANEL, transposed ? k : n, transposed, half};
     must(!mi_narrow_weights(&p, mi_pool_run, threads), "no memory");
     for (ptrdiff_t j = 0; j < panels * PANEL; j++) {
@@ -168,7 +168,7 @@ int main(int argc, char **argv)
 }
 """
 #: the type of 16 bits that it is compiled for
-SOURCES = {half: f"#define MI_HALF {half}\n{SOURCE}" for half in ("bfloat16", "float16")}
+SOURCES = {half: f"#define MI_NARROW {half}\n{SOURCE}" for half in ("bfloat16", "float16")}
 
 
 @pytest.mark.parametrize(("half", "build", "threads"), SANITIZED_HALVES)

@@ -15,29 +15,29 @@ from tests.kernels.cpu.csrc.micro import MACHINE_FLAGS, address, at_page_end
 
 SOURCE = """
 #define MI_REAL float
-#define MI_HALF %s
+#define MI_NARROW %s
 #include "mirage_vec.h"
 typedef ptrdiff_t I;
-typedef const mi_half *In;
+typedef const mi_narrow *In;
 int width(void) { return MI_W; }
 void widen(I n, In x, float *o)
 {
-    for (I i = 0; i < n; i += MI_W) mi_store(o + i, mi_load_half(x + i));
+    for (I i = 0; i < n; i += MI_W) mi_store(o + i, mi_load_narrow(x + i));
 }
-void narrow(I n, const float *x, mi_half *o)
+void narrow(I n, const float *x, mi_narrow *o)
 {
-    for (I i = 0; i < n; i += MI_W) mi_store_half(o + i, mi_load(x + i));
+    for (I i = 0; i < n; i += MI_W) mi_store_narrow(o + i, mi_load(x + i));
 }
-void load_n(int n, In x, float *o) { mi_store(o, mi_load_half_n(x, n)); }
-void store_n(int n, const float *x, mi_half *o) { mi_store_half_n(o, mi_load_n(x, n), n); }
-void load_strided(I stride, In x, float *o) { mi_store(o, mi_load_half_strided(x, stride)); }
-void load_strided_n(I stride, int n, In x, float *o) { mi_store(o, mi_load_half_strided_n(x, stride, n)); }
-void store_strided_n(I stride, int n, const float *x, mi_half *o)
+void load_n(int n, In x, float *o) { mi_store(o, mi_load_narrow_n(x, n)); }
+void store_n(int n, const float *x, mi_narrow *o) { mi_store_narrow_n(o, mi_load_n(x, n), n); }
+void load_strided(I stride, In x, float *o) { mi_store(o, mi_load_narrow_strided(x, stride)); }
+void load_strided_n(I stride, int n, In x, float *o) { mi_store(o, mi_load_narrow_strided_n(x, stride, n)); }
+void store_strided_n(I stride, int n, const float *x, mi_narrow *o)
 {
-    mi_store_half_strided_n(o, stride, mi_load_n(x, n), n);
+    mi_store_narrow_strided_n(o, stride, mi_load_n(x, n), n);
 }
-void transpose(I m, I n, In x, I x_step, float *o, I o_step) { mi_transpose_half(m, n, x, x_step, o, o_step); }
-void broadcast(In x, float *o) { mi_store(o, mi_broadcast_half(x)); }
+void transpose(I m, I n, In x, I x_step, float *o, I o_step) { mi_transpose_narrow(m, n, x, x_step, o, o_step); }
+void broadcast(In x, float *o) { mi_store(o, mi_broadcast_narrow(x)); }
 """
 
 

@@ -10,7 +10,7 @@ from tests.kernels.cpu.csrc.amx import TILES
 from tests.kernels.cpu.sanitize import BEGIN, HALVES, ROOMS, check_caught, check_clean
 
 SOURCE = r"""
-#define MI_HALF bfloat16
+#define MI_NARROW bfloat16
 #define MI_REAL float
 #include "mirage_vec.h"
 #include <stdint.h>
@@ -20,10 +20,10 @@ static int mi_amx_allowed(void) { return 0; } /* mi_gemm_pairs is that of vector
 #include "mirage_pairs.h"
 
 typedef void product(
-    ptrdiff_t m, ptrdiff_t pairs, ptrdiff_t n, const mi_half *x, ptrdiff_t xs_m, const void *y, ptrdiff_t ys_p, float *o,
+    ptrdiff_t m, ptrdiff_t pairs, ptrdiff_t n, const mi_narrow *x, ptrdiff_t xs_m, const void *y, ptrdiff_t ys_p, float *o,
     ptrdiff_t os_m, int accumulate);
 static void by_tiles(
-    ptrdiff_t m, ptrdiff_t pairs, ptrdiff_t n, const mi_half *x, ptrdiff_t xs_m, const void *y, ptrdiff_t ys_p, float *o,
+    ptrdiff_t m, ptrdiff_t pairs, ptrdiff_t n, const mi_narrow *x, ptrdiff_t xs_m, const void *y, ptrdiff_t ys_p, float *o,
     ptrdiff_t os_m, int accumulate)
 {
     mi_amx_product(0, m, pairs, n, x, 2 * xs_m, y, 4 * ys_p, o, 4 * os_m, accumulate);
@@ -34,8 +34,8 @@ static void check(product *f, ptrdiff_t m, ptrdiff_t pairs, ptrdiff_t n, ptrdiff
 {
     const ptrdiff_t xs = 2 * (pairs + gap), ys = n + gap, os = n + 3 * gap;
     float *real_x, *real_y, *out = room((m - 1) * os + n);
-    const mi_half *x = values((m - 1) * xs + 2 * pairs, 1, &real_x);
-    const mi_half *y = values(pairs ? 2 * ((pairs - 1) * ys + n) : 2, 1, &real_y);
+    const mi_narrow *x = values((m - 1) * xs + 2 * pairs, 1, &real_x);
+    const mi_narrow *y = values(pairs ? 2 * ((pairs - 1) * ys + n) : 2, 1, &real_y);
     for (ptrdiff_t i = 0; i < (m - 1) * os + n; i++) out[i] = (float)(i % 7);
     f(m, pairs, n, x, xs, y, ys, out, os, accumulate);
     for (ptrdiff_t i = 0; i < (m - 1) * os + n; i++) {
@@ -53,7 +53,7 @@ int main(int argc, char **argv)
 {
     (void)argv;
     if (argc > 2) { /* a pair less than there should be */
-        by_tiles(1, 2, 16, (mi_half *)room(1), 4, room(32), 16, room(16), 16, 0);
+        by_tiles(1, 2, 16, (mi_narrow *)room(1), 4, room(32), 16, room(16), 16, 0);
         return 0;
     }
     static const ptrdiff_t rows[] = {1, 2, 3, 5, 8, 9, 16, 17, 31, 32, 33, 70}, pairs[] = {0, 1, 3, 16, 17, 40};

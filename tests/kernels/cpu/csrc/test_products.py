@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage.ir.types import DTYPES, compute_dtype
+from mirage.ir.types import DTYPES, ELEMENTS
 from mirage.kernels.cpu.emit.matmul import product_parts, type_macros
 from tests.kernels.cpu.csrc.micro import MACHINE_FLAGS, address, at_page_end, load
 
 SOURCE = """
-#ifdef MI_HALF
-#include "mirage_half_gemm.h"
-typedef const mi_half *InY;
-#define OF_Y(f) f##_half
+#ifdef MI_NARROW
+#include "mirage_narrow_gemm.h"
+typedef const mi_narrow *InY;
+#define OF_Y(f) f##_narrow
 #else
 #include "mirage_gemm.h"
 typedef const mi_real *InY;
@@ -52,6 +52,8 @@ class Library:
     dtype: type[np.floating[Any]]
     #: of the second operand
     y_dtype: np.dtype[Any]
+    #: of what lies between the rows of the second operand
+    gap: float
     width: int
     panel_rows: int
     dot_steps: int
@@ -59,7 +61,7 @@ class Library:
 
 @pytest.fixture(
     scope="module",
-    params=[(dtype, flags) for dtype in DTYPES for flags in MACHINE_FLAGS],
+    params=[(dtype, flags) for dtype in (*DTYPES, "int8", "uint8") for flags in MACHINE_FLAGS],
     ids=lambda p: f"{p[0]}{p[1]}",
 )
 def library(request: pytest.FixtureRequest) -> Library:
@@ -69,8 +71,9 @@ def library(request: pytest.FixtureRequest) -> Library:
     outer += "int panel_rows(void) { return MI_PANEL_ROWS; }\n"
     dot += "int dot_steps(void) { return MI_DOT_STEPS; }\n"
     c = load("\n".join(type_macros(dtype)) + SOURCE, flags, (outer, stream, dot, *half))
-    stored = DTYPES[dtype]
-    return Library(c, compute_dtype(stored).type, stored, c.width(), c.panel_rows(), c.dot_steps())
+    stored = ELEMENTS[dtype]
+    computed, gap = np.float64 if dtype == "float64" else np.float32, float("nan") if dtype in DTYPES else 77
+    return Library(c, computed, stored, gap, c.width(), c.panel_rows(), c.dot_steps())
 
 
 def sizes(library: Library) -> list[tuple[int, int, int]]:
@@ -86,6 +89,14 @@ def sizes(library: Library) -> list[tuple[int, int, int]]:
     return [case for case in cases if min(case) > 0]
 
 
+def drawn(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype[Any]) -> np.ndarray:
+    """Normal numbers, or all numbers of an integer type."""
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    return rng.standard_normal(shape).astype(dtype)
+
+
 def check_products(
     library: Library, m: int, k: int, n: int, kinds: Sequence[str] = KINDS, transposed: bool = False, gap: int = 5
 ) -> None:
@@ -97,7 +108,7 @@ def check_products(
     dtype, nan = library.dtype, float("nan")
     x = at_page_end(k, m, 2, dtype, nan).T if transposed else at_page_end(m, k, 3, dtype, nan)
     x[:] = rng.standard_normal((m, k))
-    values = rng.standard_normal((k, n)).astype(library.y_dtype)
+    values = drawn(rng, (k, n), library.y_dtype)
     before = rng.standard_normal((m, n)).astype(dtype)
     wide_x, wide_y = x.astype(np.float64), values.astype(np.float64)
     product, magnitude = wide_x @ wide_y, np.abs(wide_x) @ np.abs(wide_y)
@@ -105,9 +116,9 @@ def check_products(
     o = at_page_end(m, n, o_gap, dtype, -77.0)
     between = np.lib.stride_tricks.as_strided(o[0, n - 1 :], (m - 1, o_gap + 1), o.strides)[:, 1:]
     y_type = library.y_dtype.type
-    rows = at_page_end(k, n, gap, y_type, nan) if {"outer", "stream"} & {*kinds} else values
+    rows = at_page_end(k, n, gap, y_type, library.gap) if {"outer", "stream"} & {*kinds} else values
     rows[:] = values
-    columns = at_page_end(n, k, gap, y_type, nan).T if "dot" in kinds else values
+    columns = at_page_end(n, k, gap, y_type, library.gap).T if "dot" in kinds else values
     columns[:] = values
     i = ctypes.c_ssize_t
     xs_m, xs_k = (i(s // x.itemsize) for s in x.strides)
@@ -167,7 +178,7 @@ def test_no_terms(library: Library, kind: str) -> None:
     i = ctypes.c_ssize_t
     for accumulate, expected in ((0, 0.0), (1, 5.0)):
         o = np.full((3, 7), 5.0, library.dtype)
-        x, y = (np.full(100, np.nan, t) for t in (library.dtype, library.y_dtype))
+        x, y = np.full(100, np.nan, library.dtype), np.full(100, library.gap, library.y_dtype)
         operands = [address(x), i(1), *([] if kind == "dot" else [i(1)]), address(y), i(7)]
         getattr(library.c, kind)(i(3), i(0), i(7), *operands, address(o), i(7), accumulate)
         assert (o == expected).all()
@@ -179,7 +190,8 @@ def test_nan_stays_in_its_row_and_column(library: Library, kind: str) -> None:
     m, k, n = 5, library.width + 3, library.width + 1
     x, y = np.ones((m, k), library.dtype), np.ones((k, n), library.y_dtype)
     x[3, k - 1] = np.nan
-    y[0, n - 1] = np.inf
+    if library.y_dtype.name in DTYPES:
+        y[0, n - 1] = np.inf
     o = np.empty((m, n), library.dtype)
     i = ctypes.c_ssize_t
     if kind == "dot":

@@ -141,7 +141,7 @@ def bound(exe: CpuExecutable, x: np.ndarray, a: np.ndarray, b: np.ndarray) -> Di
     result = (sizes["m"], sizes["n"])
     call = exe.bind(sizes, [*(array.strides for array in given), np.empty(result, np.float32).strides])
     assert call is not None
-    found = DirectCalls(np.dtype(np.float32), 3, 1)
+    found = DirectCalls([np.dtype(np.float32)] * 3, [np.dtype(np.float32)])
     assert found.add(call, [n for array in given for n in (array.shape, array.strides)], [result])
     return found
 

@@ -29,7 +29,7 @@ from tests.kernels.cuda.simple import arguments, error, simple_schedule
 from tests.mugraph.graphs import CASES, P, W, block, flash_attention, kernel, mugraph, node, one, reads
 from tests.mugraph.loops import CASES as LOOPS
 from tests.mugraph.split import twice_split
-from tests.programs import retyped, search
+from tests.programs import retyped, search, widened
 
 HAND = {**{name: make() for name, make in CASES.items()}, **LOOPS, "twice_split": twice_split()}
 #: sizes of dims in the second and third run of searched graphs: primes, and one row
@@ -73,6 +73,18 @@ def test_half_types_agree_with_float64(interpreter: Interpreter, name: str, dtyp
     for rounded in (True, False):
         schedule = changed(simple_schedule(graph, case.sizes), rounded=rounded)
         assert error(interpreter, program, graph, schedule, case.sizes) < (4 if rounded else 1.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("flash_decoding", "int8"), ("gated", "uint8"), ("shares", "bfloat16"), ("lora", "int8")]
+)
+def test_inputs_that_are_widened_agree_with_float64(interpreter: Interpreter, name: str, dtype: str) -> None:
+    case = HAND[name]
+    program = widened(case.program, dtype)
+    graph = replace(case.graph, inputs=tuple(replace(x, dtype=dtype) for x in case.graph.inputs))
+    for sizes in (case.sizes, dict.fromkeys(case.sizes, 1)):
+        for dot in (True, False):
+            assert error(interpreter, program, graph, simple_schedule(graph, sizes, dot=dot), sizes) < 16
 
 
 def agreeing(interpreter: Interpreter, name: str, most: int) -> None:
