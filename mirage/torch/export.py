@@ -116,12 +116,27 @@ def _exported(call: Call, tensors: Sequence[Any], dynamic: bool) -> Any:
         # torch prints the graph as far as it came where it fails
         with _alone(), torch.no_grad(), contextlib.redirect_stderr(printed):
             program = torch.export.export(call, tuple(tensors), dynamic_shapes=shapes, strict=False)
-            return program.run_decompositions(decompositions())
+            return decomposed(program)
     except FormulaTooLarge:
         raise
     except Exception as e:
         FALLBACKS.debug("%s", printed.getvalue())
         raise UnsupportedNode(f"torch.export fails: {first_line(e)}{_line_of(e)}") from e
+
+
+def decomposed(exported: Any) -> Any:
+    """The program in operators that can be imported: itself, where nothing in it writes and each has a lowering, as torch takes
+    much longer to split it, or else split into core operators.
+    """
+    if not any(_writes(n) for n in exported.graph.nodes):
+        with contextlib.suppress(UnsupportedNode):
+            import_graph(exported.graph_module, only_native=True)
+            return exported
+    return exported.run_decompositions(decompositions())
+
+
+def _writes(n: torch.fx.Node) -> bool:
+    return isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable
 
 
 @contextlib.contextmanager

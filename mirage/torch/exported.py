@@ -9,10 +9,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from mirage.errors import InputError
-from mirage.frontends.aten.decompose import decompositions
 from mirage.torch.arguments import split
 from mirage.torch.compare import compare_small
-from mirage.torch.export import program_of
+from mirage.torch.export import decomposed, program_of
 from mirage.torch.model_options import ranges_of
 from mirage.torch.programs import CompiledPrograms
 
@@ -43,9 +42,7 @@ def compile_exported(
     if unknown := sorted(ranges.keys() - set(names)):
         raise InputError(f"bounds: there is no tensor {unknown[0]!r}; the tensors are {', '.join(names)}")
     order = [tensors.index(k) for k in places]
-    program = program_of(
-        exported.run_decompositions(decompositions()), None, names, bounds=ranges, order=order, **options
-    )
+    program = program_of(decomposed(exported), None, names, bounds=ranges, order=order, **options)
     examples = [torch.empty([0] * v.ndim, dtype=v.dtype) if isinstance(v, torch.Tensor) else v for v in values]
     given = split(*pytree.tree_unflatten(examples, exported.call_spec.in_spec))
 

@@ -54,8 +54,8 @@ _STATEMENTS = (
 
 #: operators that read what is only stored, in another order or as another type
 _READS = (
-    "_to_copy", "_unsafe_view", "alias", "clone", "copy", "copy_", "detach", "expand", "permute", "reshape", "select.int",
-    "slice.Tensor", "squeeze.dim", "t", "transpose.int", "unsqueeze", "view",
+    "_to_copy", "_unsafe_view", "alias", "clone", "contiguous", "copy", "copy_", "detach", "expand", "permute", "reshape",
+    "select.int", "slice.Tensor", "squeeze.dim", "t", "transpose.int", "unsqueeze", "view",
 )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ add(
         "squeeze.dim": lambda c, x, dim: reshaped(x, c.shape),
         "squeeze.dims": lambda c, x, dims: reshaped(x, c.shape),
         "flatten.using_ints": lambda c, x, *_: reshaped(x, c.shape),
+        "unflatten.int": lambda c, x, dim, sizes: reshaped(x, c.shape),
         "expand": lambda c, x, shape, implicit=False: fitted(x, c.shape),
         "permute": lambda c, x, dims: ops.transpose(x, tuple(axis_of(d, x.ndim) for d in dims)),
         "transpose.int": lambda c, x, a, b: x.swapaxes(a, b) if x.ndim else x,
