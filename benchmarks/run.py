@@ -224,6 +224,12 @@ def _widened(run: _Run) -> None:
     _row_by_row(run, "widened", WidenedRow, measure(run.names, _say), lambda r: list(CASES).index(r.case), section)
 
 
+def _deep(run: _Run) -> None:
+    from benchmarks.flow.deep import NAMES, DeepRow, measure, section
+
+    _row_by_row(run, "deep", DeepRow, measure(run.names, _say), lambda r: NAMES.index(r.model), section)
+
+
 def _architectures(run: _Run) -> None:
     from benchmarks.flow.architectures import ArchitectureRow, measure, section
 
@@ -360,6 +366,7 @@ PARTS: Mapping[str, Callable[[_Run], None]] = {
     "quantized": _quantized,
     "stored": _stored,
     "widened": _widened,
+    "deep": _deep,
     "bfloat16": _bfloat16,
     "generation": _generation,
     "masks": _masks,

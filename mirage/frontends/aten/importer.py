@@ -172,7 +172,7 @@ class _Importer:
                 self.values[n] = self._call(n, value)
         except MirageError as e:
             self.values[n] = Refused()
-            if not any(isinstance(self.values.get(m), Refused) for m in n.all_input_nodes):
+            if not self._reads_refused(n):
                 where = _place(n)
                 self.refused.append(f"{n.name} = {_name(n.target)}: {e}" + (f" ({where})" if where else ""))
 
@@ -198,7 +198,7 @@ class _Importer:
         if name.rpartition(".")[0] in _STATEMENTS:
             return None
         args, kwargs = self._value(n.args), self._value(n.kwargs)
-        if any(isinstance(v, Refused) for v in (*args, *kwargs.values())):
+        if self._reads_refused(n):
             raise UnsupportedNode("an operand of it was not imported")
         self._check_memory(n)
         try:
@@ -215,6 +215,10 @@ class _Importer:
         found = call_operator(trace, n.target, args, kwargs, value)
         self.fallback[name] += 1
         return found
+
+    def _reads_refused(self, n: torch.fx.Node) -> bool:
+        """Whether an operand of a node, or an element of one, was not imported."""
+        return any(isinstance(self.values.get(m), Refused) for m in n.all_input_nodes)
 
     def _check_memory(self, n: torch.fx.Node) -> None:
         """Raises UnsupportedNode for an operator that sees how elements lie in memory: values here do not share theirs."""
