@@ -64,7 +64,7 @@ def measure(names: Sequence[str] = (), say: Callable[[str], None] = complain) ->
 
 
 def _in_process(name: str, folder: str) -> Compiled:
-    environment = {**os.environ, "MIRAGE_CACHE_DIR": folder, "MIRAGE_LOG": "warning"}
+    environment = {**os.environ, "MIRAGE_CACHE_DIR": folder}
     command = [sys.executable, "-c", f"from benchmarks.flow.deep import compiled; compiled({name!r})"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return Compiled(**json.loads(done.stdout.splitlines()[-1]))

@@ -124,6 +124,7 @@ for name, op in {
 for name, op in {"and": "logical_and", "or": "logical_or", "xor": "not_equal"}.items():
     bits = between(f"bitwise_{name}", op)
     add({f"bitwise_{name}.Tensor": bits, f"bitwise_{name}.Scalar": bits, f"bitwise_{name}.Scalar_Tensor": bits})
+    add({f"__{name}__.Tensor": bits, f"__{name}__.Scalar": bits})
 for name in ("left", "right"):
     shift = binary(f"{name}_shift")
     add({f"bitwise_{name}_shift.Tensor": shift, f"bitwise_{name}_shift.Tensor_Scalar": shift})

@@ -66,6 +66,19 @@ def _cat(c: Call, xs: Any, dim: int = 0) -> Any:
     return joined([as_shape(x, (*c.shape[:axis], x.shape[axis], *c.shape[axis + 1 :])) for x in xs], axis)
 
 
+@lowers("diff")
+def _diff(c: Call, x: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
+    """Differences of neighbours along a dim, so many times, with other elements before and behind."""
+    if c.dtype == "bool" or not isinstance(n, int):
+        unsupported("differences of booleans, or as many as only the run tells")
+    dim, parts = axis_of(dim, x.ndim), [p for p in (prepend, x, append) if p is not None]
+    x = joined(parts, dim) if len(parts) > 1 else x
+    for _ in range(n):
+        size = x.shape[dim]
+        x = sliced(x, {dim: (1, size)}) - sliced(x, {dim: (0, size - 1)})
+    return reshaped(x, c.shape)
+
+
 def position(size: Any, k: Any) -> Any:
     """A position as a dim, counted from the start, and within `size` where that is a number."""
     if isinstance(k, sympy.Expr) and not k.is_Integer:

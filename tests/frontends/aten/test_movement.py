@@ -101,3 +101,25 @@ def test_compiled(dynamic: bool) -> None:
     check(aten.constant_pad_nd.default, X, [1, 2, 0, 3], float("-inf"), **kwargs)
     check(aten.unfold.default, X, 2, 3, 2, **kwargs)
     check(aten.slice.Tensor, X, 2, 0, -2, 3, **kwargs)
+
+
+def test_differences() -> None:
+    check(aten.diff.default, X, others=[(numbers(2, 1, 1),), (numbers(1, 3, 2),)])
+    check(aten.diff.default, X, 2, 1)
+    check(aten.diff.default, X.long(), 1, 0, numbers(1, 4, 6).long(), numbers(2, 4, 6).long())
+
+
+def test_operators_that_leave_elements_as_they_are() -> None:
+    check(aten.contiguous.default, X)
+    check(aten.unflatten.int, X, 2, [2, 3], dynamic=False)
+    check(aten.dropout.default, X, 0.5, False)
+    check(aten.to.dtype, X, torch.int64)
+    check(aten.to.dtype, X, torch.float32)
+    with pytest.raises(MirageError, match="it draws random numbers"):
+        import_graph(graph_of(aten.dropout.default, (X, 0.5, True), {}), only_native=True)
+
+
+def test_bits_by_their_python_names() -> None:
+    for name in ("__and__", "__or__", "__xor__"):
+        check(getattr(aten, name).Tensor, X > 0, X < 1)
+        check(getattr(aten, name).Scalar, X.long(), 3)
