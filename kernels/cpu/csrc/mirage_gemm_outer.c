@@ -331,7 +331,7 @@ void mi_gemm_outer(
         return;
     }
 #endif
-    if (ys_k == n && n == MI_BLOCK_VECTORS * MI_W && m >= MI_BLOCK_VECTORS * MI_BLOCK_ROWS) {
+    if (ys_k == n && n == MI_BLOCK_VECTORS * MI_W && m > MI_BLOCK_ROWS) {
         mi_gemm_outer_panel(m, k, x, xs_m, xs_k, y, o, os_m, accumulate);
         return;
     }

@@ -131,8 +131,9 @@ void mi_gemm_stream(
 {
     const ptrdiff_t whole_k = k / MI_STREAM_ROWS * MI_STREAM_ROWS, whole_n = n / (2 * MI_W) * (2 * MI_W);
     const int wide = mi_block_wide(m);
-    if (ys_k == n && n == wide * MI_W) { /* as below, and with the registers full */
-        mi_gemm_outer_fetching(m, k, n, x, xs_m, xs_k, y, o, os_m, accumulate);
+    if (ys_k == n && n == wide * MI_W) { /* as below, and with the registers full; of more rows, y is fetched part by part */
+        if (m > MI_BLOCK_ROWS) mi_gemm_outer(m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate);
+        else mi_gemm_outer_fetching(m, k, n, x, xs_m, xs_k, y, o, os_m, accumulate);
         return;
     }
 #if MI_BLOCK_ROWS == 8
