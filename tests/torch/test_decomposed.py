@@ -14,7 +14,7 @@ from mirage.torch.export import decomposed  # noqa: E402
 FAST: dict[str, Any] = {"without": ("superoptimize",)}
 
 
-class Attention(torch.nn.Module):  # type: ignore[misc]
+class Attention(torch.nn.Module):  # type: ignore[misc,name-defined]
     """What needs no splitting: linear layers, views, a norm, dropout that drops nothing."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ def test_what_can_be_imported_is_not_split() -> None:
             torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)
 
 
-class Scaled(torch.nn.Module):  # type: ignore[misc]
+class Scaled(torch.nn.Module):  # type: ignore[misc,name-defined]
     """A batch normalization, which has no lowering of its own, and an operator that writes, before a list of what follows."""
 
     def __init__(self, writes: bool) -> None:
