@@ -13,7 +13,7 @@ from mirage.ir.axes import AxisProgram, to_axes
 from mirage.ir.interpret import run_reference
 from mirage.ir.operator import Level
 from mirage.ir.program import Program
-from mirage.ir.types import DTYPES, ELEMENTS, TensorType
+from mirage.ir.types import DTYPES, ELEMENTS
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 from mirage.search.accuracy import in_range
@@ -204,11 +204,11 @@ def call_from_threads(call: Callable[[int, int], bool]) -> None:
 
 def random_inputs(program: Program, sizes: Mapping[str, int], seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    return [_drawn(rng, t, sizes) for t in program.input_types]
+    return [drawn(rng, t.bind(sizes), ELEMENTS[t.dtype]) for t in program.input_types]
 
 
-def _drawn(rng: np.random.Generator, t: TensorType, sizes: Mapping[str, int]) -> np.ndarray:
-    shape, dtype = t.bind(sizes), ELEMENTS[t.dtype]
+def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Normal numbers, or all numbers of an integer type."""
     if dtype.kind in "iu":
         return rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, endpoint=True)
     return rng.standard_normal(shape).astype(dtype)

@@ -12,6 +12,7 @@ import pytest
 from mirage.ir.types import ELEMENTS
 from mirage.kernels.cpu.emit.matmul import product_parts, type_macros
 from tests.kernels.cpu.csrc.micro import MACHINE_FLAGS, address, at_page_end, load
+from tests.kernels.kernels import drawn
 
 SOURCE = """
 #include "mirage_narrow_gemm.h"
@@ -56,8 +57,7 @@ def library(request: pytest.FixtureRequest) -> Library:
 
 
 def numbers(dtype: np.dtype[Any], shape: tuple[int, ...], seed: int) -> np.ndarray:
-    limits = np.iinfo(dtype)
-    return np.random.default_rng(seed).integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    return drawn(np.random.default_rng(seed), shape, dtype)
 
 
 def test_every_byte_is_widened(library: Library) -> None:

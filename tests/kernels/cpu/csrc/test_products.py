@@ -13,6 +13,7 @@ import pytest
 from mirage.ir.types import DTYPES, ELEMENTS
 from mirage.kernels.cpu.emit.matmul import product_parts, type_macros
 from tests.kernels.cpu.csrc.micro import MACHINE_FLAGS, address, at_page_end, load
+from tests.kernels.kernels import drawn
 
 SOURCE = """
 #ifdef MI_NARROW
@@ -87,14 +88,6 @@ def sizes(library: Library) -> list[tuple[int, int, int]]:
     # parts of k of mi_gemm_dot end inside these, and columns in the middle of a block
     cases += [(m, k, n) for m in (4, 6, 11, 16, 17) for k in (steps + 1, 4 * steps + 3) for n in (8, w + 1, 2 * w + 3)]
     return [case for case in cases if min(case) > 0]
-
-
-def drawn(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype[Any]) -> np.ndarray:
-    """Normal numbers, or all numbers of an integer type."""
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
-    return rng.standard_normal(shape).astype(dtype)
 
 
 def check_products(
