@@ -296,3 +296,14 @@ def test_memory_that_cannot_be_written_is_only_read(probe: ctypes.CDLL, tmp_path
         view = np.frombuffer(mapped, np.uint8)
         probe.uncached(address(view), _BYTES, 0)
         del view
+
+
+def test_a_narrow_source_is_not_looked_for() -> None:
+    """Its bytes are fewer than those of the result: what lies behind it is not the array's, and may be no memory."""
+    b = ProgramBuilder("dequantized")
+    x = b.op("cast", b.input("x", tensor("m", "n", dtype="int8")), dtype="float32")
+    scaled = b.op("mul", x, b.input("s", tensor("n")))
+    alone = single_kernel(b.finish([scaled]))
+    assert "mi_past_caches" not in source(alone, tiles(alone, 16))
+    beside = single_kernel(b.finish([b.op("add", scaled, b.input("y", tensor("m", "n")))]))
+    assert "mi_past_caches(args->tensors[3], args->tensors[2]," in source(beside, tiles(beside, 16))
