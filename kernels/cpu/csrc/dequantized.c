@@ -42,6 +42,7 @@
 #define SHARED_WORK (320 * 1024) /* products, or bytes of weights, from which another thread is worth the wait for it */
 #define SHARED_READ (128 * 1024)
 
+typedef signed char mi_bytes __attribute__((vector_size(MI_W), aligned(1), may_alias));
 typedef mi_uvec mi_lanes __attribute__((aligned(4), may_alias));
 
 typedef struct {
@@ -75,7 +76,14 @@ static ptrdiff_t column_bytes(ptrdiff_t k, int bytes) { return lanes_of(k, bytes
 MI_INLINE void real_of(const int BYTES, const char *p, mi_vec *term)
 {
     if (BYTES == 1) {
-        term[0] = __builtin_convertvector(mi_load_int8(p), mi_vec);
+        mi_ivec r;
+#if defined(__AVX512F__) || defined(__AVX2__)
+        /* GCC 12 would make the lanes one by one */
+        __asm__("vpmovsxbd %1, %0" : "=v"(r) : "m"(*(const mi_bytes *)p));
+#else
+        r = __builtin_convertvector(*(const mi_bytes *)p, mi_ivec);
+#endif
+        term[0] = __builtin_convertvector(r, mi_vec);
     } else if (TOGETHER == 2) {
         const mi_uvec both = *(const mi_lanes *)p; /* the upper half of a float is its bfloat16 */
         term[0] = (mi_vec)(both << 16), term[TOGETHER - 1] = (mi_vec)(both & 0xffff0000);

@@ -8,12 +8,27 @@ typedef unsigned mi_sum __attribute__((vector_size(MI_VEC_BYTES)));
 typedef unsigned mi_sum_unaligned __attribute__((vector_size(MI_VEC_BYTES), aligned(1), may_alias));
 MI_INLINE mi_sum mi_load_lanes(const void *p) { return (mi_sum) * (const mi_sum_unaligned *)p; }
 MI_INLINE void mi_store_lanes(void *p, mi_sum v) { *(mi_sum_unaligned *)p = (mi_sum_unaligned)v; }
+typedef unsigned char mi_bytes_of_lanes __attribute__((vector_size(MI_W), aligned(1), may_alias));
 
-/* The low bytes of lanes. As assembler, as for loads. */
+/* Lanes of MI_W bytes, and the low bytes of lanes. As assembler: compilers convert vectors whose elements are 4 times as wide
+ * one by one. */
+MI_INLINE mi_ivec mi_load_bytes(const unsigned char *p)
+{
+#if defined(__AVX2__)
+    mi_ivec v;
+    __asm__("vpmovzxbd %1, %0" : "=v"(v) : "m"(*(const mi_bytes_of_lanes *)p));
+    return v;
+#else
+    int lanes[MI_W];
+    for (int i = 0; i < MI_W; i++) lanes[i] = p[i];
+    return (mi_ivec)mi_load_lanes(lanes);
+#endif
+}
+
 MI_INLINE void mi_store_bytes(unsigned char *p, mi_sum v)
 {
 #if defined(__AVX512F__)
-    __asm__("vpmovdb %1, %0" : "=m"(*(mi_uint8_lanes *)p) : "v"(v));
+    __asm__("vpmovdb %1, %0" : "=m"(*(mi_bytes_of_lanes *)p) : "v"(v));
 #else
     unsigned lanes[MI_W];
     mi_store_lanes(lanes, v);
@@ -37,9 +52,9 @@ MI_INLINE void mi_copy_bytes(unsigned char *to, const unsigned char *from, int n
 MI_INLINE mi_ivec mi_load_bytes_n(const unsigned char *p, int n)
 {
     unsigned char part[MI_W] = {0};
-    if (n == MI_W) return mi_load_uint8(p);
+    if (n == MI_W) return mi_load_bytes(p);
     mi_copy_bytes(part, p, n);
-    return mi_load_uint8(part);
+    return mi_load_bytes(part);
 }
 
 MI_INLINE void mi_store_bytes_n(unsigned char *p, mi_sum v, int n)

@@ -35,7 +35,20 @@ typedef unsigned mi_uvec __attribute__((vector_size(MI_VEC_BYTES)));
 
 #if MI_IS_BYTE
 
-MI_INLINE mi_vec mi_widen(mi_narrow_vec h) { return __builtin_convertvector(MI_CAT(mi_load_, MI_NARROW)(&h), mi_vec); }
+#define MI_WIDEN_int8 "vpmovsxbd %1, %0"
+#define MI_WIDEN_uint8 "vpmovzxbd %1, %0"
+
+MI_INLINE mi_vec mi_widen(mi_narrow_vec h)
+{
+    mi_ivec found;
+#if defined(__AVX2__) && MI_VEC_BYTES > 16
+    /* GCC 12 would convert the lanes one by one */
+    __asm__(MI_CAT(MI_WIDEN_, MI_NARROW) : "=v"(found) : "m"(h));
+#else
+    found = __builtin_convertvector(h, mi_ivec);
+#endif
+    return __builtin_convertvector(found, mi_vec);
+}
 
 #elif MI_IS_BFLOAT
 

@@ -63,22 +63,6 @@ typedef mi_real mi_vec_unaligned __attribute__((vector_size(MI_VEC_BYTES), align
 
 MI_INLINE mi_vec mi_broadcast(mi_real a) { return a - (mi_vec){0}; }
 
-#if MI_IS_FLOAT
-/* Lanes of MI_W bytes, signed or not. As assembler: GCC 12 converts to elements that are 4 times as wide one by one. */
-#if defined(__AVX2__)
-#define MI_LOAD_LANES(convert, type) \
-    mi_ivec v; \
-    __asm__(convert " %1, %0" : "=v"(v) : "m"(*(const type *)p)); \
-    return v
-#else
-#define MI_LOAD_LANES(convert, type) return __builtin_convertvector(*(const type *)p, mi_ivec)
-#endif
-typedef signed char mi_int8_lanes __attribute__((vector_size(MI_W), aligned(1), may_alias));
-typedef unsigned char mi_uint8_lanes __attribute__((vector_size(MI_W), aligned(1), may_alias));
-MI_INLINE mi_ivec mi_load_int8(const void *p) { MI_LOAD_LANES("vpmovsxbd", mi_int8_lanes); }
-MI_INLINE mi_ivec mi_load_uint8(const void *p) { MI_LOAD_LANES("vpmovzxbd", mi_uint8_lanes); }
-#endif
-
 MI_INLINE mi_vec mi_select(mi_ivec m, mi_vec a, mi_vec b)
 {
 #if defined(__SSE2__) && MI_W == 2 && !defined(__clang__)
