@@ -63,7 +63,7 @@ def child(name: str, many: bool, modules: Path, measured: bool) -> None:
                 importlib.import_module(module)
     from benchmarks.programs import PROGRAMS
     from mirage.api import superoptimize
-    from mirage.search.accuracy import random_inputs
+    from mirage.search.inputs import random_inputs
 
     program = PROGRAMS[name]
     sizes = SIZES if many else (next(iter(program.sizes.values())),)

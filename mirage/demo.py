@@ -26,7 +26,7 @@ from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing, interleave
 from mirage.progress import bars
 from mirage.results.cpu.result import Superoptimized
-from mirage.search.accuracy import random_inputs
+from mirage.search.inputs import random_inputs
 from mirage.settings import cache_dir
 
 #: seconds that each comparison takes

@@ -16,10 +16,9 @@ import numpy as np
 
 from mirage.ir.codec import at_least
 from mirage.ir.interpret import Runner, run_reference
-from mirage.ir.operator import RENAMING
 from mirage.ir.program import Program, allowed
-from mirage.ir.samples import filled
-from mirage.ir.types import ELEMENTS, STORED_INTEGERS, TensorType, compute_dtype, epsilon, largest
+from mirage.ir.types import compute_dtype, epsilon, largest
+from mirage.search.inputs import random_inputs
 
 #: a kernel may be this many times as far from float64 as the program with NumPy
 SLACK = 16.0
@@ -36,60 +35,12 @@ MAX_FLOPS = 2e8
 #: seconds that NumPy takes about for an element of an operator's result (which comes from fresh memory, mostly), for one of
 #: an input, and for an operation
 ELEMENT_S, INPUT_S, OPERATION_S = 1e-8, 3e-9, 2e-10
-#: operators that leave elements as they are
-MOVED = (*RENAMING, "cast")
 #: inputs drawn for a small trial until something can be compared, as for a log of a single number
 REDRAWN = 4
 #: the name of a trial at the sizes that are tuned for
 GIVEN = "the given sizes"
 #: sizes of the dim symbols, and offset of the inputs, of the trials beside that
 _TRIALS = {"sizes of 1": ((1,), 0.0), "small sizes": ((3, 5, 2, 7), 0.0), "inputs around 1000": ((9, 17, 5, 3), 1000.0)}
-
-
-def random_inputs(program: Program, sizes: Mapping[str, int], seed: int, offset: float = 0.0) -> list[np.ndarray]:
-    """Inputs of the program's shapes and dtype: normal ones (standard deviation 1) around `offset`, all numbers
-    of an integer type, and 0 or 1 for `masks`.
-    """
-    rng = np.random.default_rng(seed)
-    hiding = masks(program)
-    return [random_input(t, sizes, rng, offset, i in hiding) for i, t in enumerate(program.input_types)]
-
-
-def random_input(
-    t: TensorType, sizes: Mapping[str, int], rng: np.random.Generator, offset: float = 0.0, is_mask: bool = False
-) -> np.ndarray:
-    """One array as in `random_inputs`."""
-
-    def draw(count: int) -> np.ndarray:
-        dtype = ELEMENTS[t.dtype]
-        if is_mask:
-            return rng.integers(0, 2, count).astype(dtype)
-        if t.dtype in STORED_INTEGERS:
-            limits = np.iinfo(t.dtype)
-            return rng.integers(limits.min, limits.max, count, endpoint=True).astype(dtype)
-        return (rng.standard_normal(count) + offset).astype(dtype)
-
-    return filled(t.bind(sizes), draw)
-
-
-def masks(program: Program) -> frozenset[int]:
-    """The positions of inputs of which the program takes the difference from 1, as of masks: 1 where something is seen, else 0.
-
-    What is not seen has a term such as -1e9. With other numbers than 0 and 1 that term is all there is, and no trial would tell
-    a kernel that has `low - low * mask` for `(1 - mask) * low`, which loses what is seen.
-    """
-    inputs = {i: k for k, i in enumerate(i for i, n in enumerate(program.nodes) if n.op == "input")}
-    one = {i for i, n in enumerate(program.nodes) if n.op == "constant" and n.attr["value"] == 1}
-    found = set()
-    for n in program.nodes:
-        if n.op != "sub" or not one.intersection(n.inputs):
-            continue
-        for i in n.inputs:
-            while program.nodes[i].op in MOVED:
-                i = program.nodes[i].inputs[0]
-            if i in inputs:
-                found.add(inputs[i])
-    return frozenset(found)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from mirage.mugraph.predefined import single_operators, with_predefined
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.rename import rename_mugraph
 from mirage.search.checkpoint import Checkpoint
-from mirage.search.cuts import MAX_OPERATORS, SOURCES, Atoms, Cuts
+from mirage.search.cuts import MAX_OPERATORS, SOURCES, Atoms, Cuts, spread
 from mirage.search.generate import undominated
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.search.options import SearchOptions
@@ -62,7 +62,8 @@ class Found:
 
 def is_large(program: AxisProgram) -> bool:
     """Whether a program has more operators than a piece, so that its search as a whole might find nothing in time."""
-    return sum(n.op not in SOURCES for n in program.nodes) > MAX_OPERATORS
+    again = spread(program)
+    return sum(n.op not in SOURCES and i not in again for i, n in enumerate(program.nodes)) > MAX_OPERATORS
 
 
 class LargeSearch:

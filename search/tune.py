@@ -32,9 +32,10 @@ from mirage.kernels.cpu.schedules.scheduler import Scheduler, machine_of
 from mirage.kernels.profile import Timing, interleave, score, wall_ns
 from mirage.mugraph.schedule import Schedule
 from mirage.search import cold
-from mirage.search.accuracy import GIVEN, Trials, masks, random_inputs, reference_seconds
+from mirage.search.accuracy import GIVEN, Trials, reference_seconds
 from mirage.search.candidates import Candidate, Candidates, fewest_plain
 from mirage.search.explore import Explorer, Pair
+from mirage.search.inputs import masks, positions, random_inputs
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 
 #: kernels that are compiled at most; a wave of them per core, after the first kernel, which is alone, so that it is measured soon
@@ -497,7 +498,7 @@ class Tuner:
                     f"{c.graph.origin}: the kernel's results differ from the program's at {case.name}; it is not used"
                 )
                 # what hides values may round them away, which is no fault of the compiler's
-                if case.name == GIVEN and not masks(self.program):
+                if case.name == GIVEN and not (masks(self.program) or positions(self.program)):
                     warnings.warn(message, DegradedWarning, stacklevel=2)
                 self.rejected.append(message)
                 return None

@@ -26,12 +26,13 @@ from mirage.kernels.cpu.processor import Processor, memory_bytes
 from mirage.kernels.decision import decide, leaves, relabel
 from mirage.kernels.profile import Timing, interleave, score
 from mirage.search import cold
-from mirage.search.accuracy import Trial, Trials, masks, random_input, random_inputs, trial_seconds
+from mirage.search.accuracy import Trial, Trials, trial_seconds
 from mirage.search.buckets import RATIO, Sizes, bytes_needed, is_empty, sample_points
 from mirage.search.candidates import Candidate, Candidates
 from mirage.search.cutoffs import Cutoffs
 from mirage.search.decide import LEAF_PRICE, learn
 from mirage.search.decision import MAX_VERSIONS, Decision, Point, Version
+from mirage.search.inputs import Inputs, random_inputs
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.search.tune import COLD_SHARE, Tuned, Tuner
 
@@ -140,7 +141,7 @@ class VersionTuner:
         #: whether there is only one point
         self.alone = not self.anchors[0]
         self.share = budget if self.alone else GIVEN_SHARE * budget / len(self.anchors)
-        self._masks = masks(program)
+        self._inputs = Inputs(program)
         self.first = self._tuner(self.anchors[0], start)
         #: latencies at the first given sizes, of baselines and compiled candidates by name
         self.timings: dict[str, Timing] = {}
@@ -198,7 +199,7 @@ class VersionTuner:
             key = i, t.bind(sizes)
             if key not in self._arrays:
                 rng = np.random.default_rng([self.seed, i])
-                self._arrays[key] = random_input(t, sizes, rng, is_mask=i in self._masks)
+                self._arrays[key] = self._inputs.draw(i, sizes, rng)
             found.append(self._arrays[key])
         return found
 

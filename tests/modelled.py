@@ -17,10 +17,11 @@ from mirage.kernels.profile import Timing
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.results.cpu.result import Superoptimized
-from mirage.search.accuracy import accuracy_trials, random_inputs
+from mirage.search.accuracy import accuracy_trials
 from mirage.search.candidates import Candidate
 from mirage.search.decision import Decision, Point, Version
 from mirage.search.generate import generate
+from mirage.search.inputs import random_inputs
 from mirage.search.options import SearchOptions
 from mirage.verify.equivalence import Verifier
 from mirage.verify.proof import prove

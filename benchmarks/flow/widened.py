@@ -41,7 +41,7 @@ from mirage.ir.program import Program
 from mirage.ir.types import TensorType
 from mirage.kernels.cpu.model.limits import limit_us, measure_limits, program_cost
 from mirage.kernels.cpu.processor import processor
-from mirage.search.accuracy import random_input
+from mirage.search.inputs import random_input
 from mirage.settings import num_threads
 
 #: seconds of a superoptimization, and of a race

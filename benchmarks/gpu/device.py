@@ -29,7 +29,7 @@ from mirage.kernels.cuda.library.program import CudaLibraryProgram, CupyArrays
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.library_calls import Arrays
 from mirage.results.cuda.result import CudaSuperoptimized
-from mirage.search.accuracy import random_inputs
+from mirage.search.inputs import random_inputs
 
 #: seconds in which the graphs of a case are replayed in turns, and the fewest rounds
 RACE, ROUNDS = 0.6, 7

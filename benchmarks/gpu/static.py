@@ -31,8 +31,9 @@ from mirage.ir.operator import PRODUCTS
 from mirage.kernels.cuda.device import cuda_device
 from mirage.mugraph.graph import MuGraph, Node
 from mirage.results.cuda.result import CudaSuperoptimized
-from mirage.search.accuracy import Trial, random_inputs
+from mirage.search.accuracy import Trial
 from mirage.search.decision import Version
+from mirage.search.inputs import random_inputs
 
 TARGETS = ("cuda:sm_80", "cuda:sm_90")
 DTYPES = ("float16", "bfloat16", "float32")

@@ -30,8 +30,8 @@ from mirage.kernels.cpu.processor import processor
 from mirage.kernels.cpu.schedules.scheduler import Scheduler, machine_of
 from mirage.kernels.profile import interleave
 from mirage.mugraph.degree import program_is_stable
-from mirage.search.accuracy import random_inputs
 from mirage.search.candidates import Candidate, Candidates
+from mirage.search.inputs import random_inputs
 from mirage.search.options import SearchOptions
 from mirage.search.stream import Search
 from mirage.verify.equivalence import Verifier

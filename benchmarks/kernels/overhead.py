@@ -21,7 +21,7 @@ from mirage.cli_shared import AsJson
 from mirage.errors import VerificationError
 from mirage.kernels.cpu.launch.memory import address
 from mirage.results.cpu.result import Superoptimized
-from mirage.search.accuracy import random_inputs
+from mirage.search.inputs import random_inputs
 
 #: calls that are timed together, and how often, in turns
 _CALLS, _ROUNDS = 50, 400

@@ -32,7 +32,7 @@ from mirage.kernels.cpu.processor import processor
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
 from mirage.results.cpu.result import Superoptimized
-from mirage.search.accuracy import random_inputs
+from mirage.search.inputs import random_inputs
 from mirage.settings import num_threads
 
 #: seconds to superoptimize a program, for each of its sets of sizes, and to time the versions of a row

@@ -35,7 +35,7 @@ from mirage.kernels.cpu.compile.shipped import library_source
 from mirage.kernels.cpu.emit.matmul import product_parts
 from mirage.kernels.cpu.launch.shared import LIBRARIES
 from mirage.kernels.profile import interleave, score
-from mirage.search.accuracy import random_inputs
+from mirage.search.inputs import random_inputs
 
 BUDGETS = (2.0, 5.0, 10.0, 30.0)
 STARTS = ("cold", "warm")

@@ -26,7 +26,7 @@ from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing, interleave, score
-from mirage.search.accuracy import random_inputs
+from mirage.search.inputs import random_inputs
 from mirage.search.options import SearchOptions
 from mirage.search.prices import Prices
 

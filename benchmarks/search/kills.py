@@ -34,8 +34,8 @@ from mirage.ir.codec import encode
 from mirage.kernels.profile import interleave, score
 from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.schedule import Schedule
-from mirage.search.accuracy import random_inputs
 from mirage.search.candidates import Candidate
+from mirage.search.inputs import random_inputs
 from mirage.search.tune import Tuner
 from mirage.search.units import Units
 

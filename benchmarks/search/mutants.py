@@ -41,8 +41,8 @@ from mirage.ir.program import Program
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.interpret import run_mugraph
 from mirage.mugraph.whole import whole_program
-from mirage.search.accuracy import random_inputs
 from mirage.search.generate import generate, plan_by_plan
+from mirage.search.inputs import random_inputs
 from mirage.search.options import SearchOptions
 from mirage.search.rewriting import Rewriting
 from mirage.verify.equivalence import Verifier

@@ -30,8 +30,8 @@ from mirage.kernels.profile import interleave
 from mirage.kernels.target import get_target
 from mirage.mugraph.degree import program_is_stable
 from mirage.results.work import Request, answers
-from mirage.search.accuracy import random_inputs
 from mirage.search.candidates import Candidate, Candidates
+from mirage.search.inputs import random_inputs
 from mirage.search.options import SearchOptions
 from mirage.search.prices import Prices
 from mirage.search.rewriting import Rewriting

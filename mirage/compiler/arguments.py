@@ -13,7 +13,7 @@ from mirage.ir.dims import evaluate
 from mirage.ir.graph.nodes import Function
 from mirage.ir.types import DTYPES, ELEMENTS, TensorType
 from mirage.kernels.cpu.processor import memory_bytes
-from mirage.search.accuracy import random_input
+from mirage.search.inputs import random_input
 
 #: part of the memory that the arguments may take
 MEMORY_SHARE = 1 / 8

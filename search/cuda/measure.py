@@ -22,8 +22,9 @@ from mirage.kernels.cuda.launch.bound import BoundCall
 from mirage.kernels.cuda.launch.executable import CudaExecutable
 from mirage.kernels.cuda.launch.profile import DeviceClock, Repeated, cold_copies, interleave, rotation
 from mirage.kernels.library import LibraryProgram
-from mirage.search.accuracy import Trial, accuracy_trials, random_inputs
+from mirage.search.accuracy import Trial, accuracy_trials
 from mirage.search.decision import Decision, Point, Version
+from mirage.search.inputs import random_inputs
 
 #: copies of the arguments at most: each has a call of every version, and its memory
 COPIES = 64

@@ -23,8 +23,8 @@ from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.rename import rename_mugraph
 from mirage.mugraph.validate import validate
 from mirage.results.cpu.result import Superoptimized
-from mirage.search.accuracy import random_inputs
 from mirage.search.generate import generate
+from mirage.search.inputs import random_inputs
 from mirage.search.options import SearchOptions
 from mirage.verify.equivalence import Verifier
 from tests.api.small import BUDGET

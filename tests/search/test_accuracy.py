@@ -11,7 +11,8 @@ import pytest
 
 import mirage as mi
 from mirage.ir.interpret import run_reference
-from mirage.search.accuracy import MAX_FLOPS, SLACK, ULPS, Trial, accuracy_trials, masks, random_inputs
+from mirage.search.accuracy import MAX_FLOPS, SLACK, ULPS, Trial, accuracy_trials
+from mirage.search.inputs import masks, random_inputs
 from tests.programs import program
 
 EPS = float(np.finfo(np.float32).eps)
@@ -185,5 +186,5 @@ def test_a_kernel_that_loses_what_a_mask_shows_is_refused(monkeypatch: pytest.Mo
 
     assert all(passed(library)) and not all(passed(multiplied_out))
     # this is what 0 and 1 are for
-    monkeypatch.setattr("mirage.search.accuracy.masks", lambda _: frozenset())
+    monkeypatch.setattr("mirage.search.inputs.masks", lambda _: frozenset())
     assert all(passed(multiplied_out))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from mirage.ir.operator import PRODUCTS
+from mirage.kernels.cpu.emit.bounds import TileBounds, declare_bounds
 from mirage.kernels.cpu.emit.declarations import BlockDeclarations
 from mirage.kernels.cpu.emit.group import Target
 from mirage.kernels.cpu.emit.layout import View, element_type
@@ -149,6 +150,7 @@ class BlockEmitter(BlockDeclarations):
             self._start(w)
             for h in self.hidden.values():
                 fill(w, self.axes, False, h.hidden.view(self.names), "(-MI_INFINITY)", h.hidden.axes)
+            self._bounds_of_inputs(w, False)
             self._loop(w, 0)
             w.line("if (!pass_over) break;")
             w.line()
@@ -167,6 +169,8 @@ class BlockEmitter(BlockDeclarations):
         w.line()
         w.comment("a tile that is hidden is passed over")
         with w.block("if (pass_over)"):
+            if self.bounds:
+                self._pass_over_bounded(w)
             for h in self.hidden.values():
                 with w.block():
                     tile = h.tile.view(self.names)
@@ -176,6 +180,30 @@ class BlockEmitter(BlockDeclarations):
                 update(w, self.axes, False, hidden, tile, h.tile.axes, lambda x, y: f"mi_max({x}, {y})")
             w.line("continue;")
         w.line("seen:;")
+
+    @property
+    def bounds(self) -> dict[int, TileBounds]:
+        """Per site, the bounds of what may hide a tile; nothing unless all sites have them."""
+        found = {site: h.bounds for site, h in self.hidden.items() if h.bounds is not None}
+        return found if len(found) == len(self.hidden) else {}
+
+    def _bounds_of_inputs(self, w: Writer, looping: bool) -> None:
+        """Bounds of what exponents are computed from that varies with the for-loop, over an iteration, or of what does not."""
+        for i in dict.fromkeys(i for b in self.bounds.values() for i in b.inputs(looping)):
+            declare_bounds(Nest(w, self.axes, looping), i, self.view(i, looping))
+
+    def _pass_over_bounded(self, w: Writer) -> None:
+        """Go on with the next tile where bounds tell that this one is hidden."""
+        self._bounds_of_inputs(w, True)
+        members = {i: b.member(i) for b in self.bounds.values() for i in b.terms.members}
+        w.add([f"const bounds bounds{i} = {value};" for i, value in members.items()])
+        for site, b in self.bounds.items():
+            w.line(f"const bounds added{site} = {b.added()};")
+        with w.block(f"if ({' && '.join(b.hides(f'added{site}') for site, b in self.bounds.items())})"):
+            for site, h in self.hidden.items():
+                largest, hidden = View("", scalar=f"added{site}.high"), h.hidden.view(self.names)
+                update(w, self.axes, False, hidden, largest, h.hidden.axes, lambda x, y: f"mi_max({x}, {y})")
+            w.line("continue;")
 
     def _tiles(self, w: Writer, depth: int) -> None:
         """Pointers to this iteration's tiles of the inputs that vary with as many loops."""

@@ -18,6 +18,7 @@ from mirage.ir.dims import evaluate, symbols_of
 from mirage.ir.types import DTYPES, between_dtype, compute_dtype
 from mirage.kernels.cpu.emit.algebra import FunctionSources
 from mirage.kernels.cpu.emit.block import BlockEmitter
+from mirage.kernels.cpu.emit.bounds import BOUNDS
 from mirage.kernels.cpu.emit.hidden import hidden_functions
 from mirage.kernels.cpu.emit.layout import c_names
 from mirage.kernels.cpu.emit.matmul import product_parts, type_macros
@@ -309,6 +310,9 @@ class Emitter:
         if any(k.hidden for k in self.kernels):
             w.line()
             w.add(hidden_functions(self.real.itemsize).splitlines())
+        if any(k.bounds for k in self.kernels):
+            w.line()
+            w.add(BOUNDS.splitlines())
         for source in self.functions.sources.values():
             w.line()
             w.add(source.splitlines())

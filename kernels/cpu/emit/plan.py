@@ -15,6 +15,7 @@ from mirage.errors import GraphError, ScheduleError
 from mirage.ir.dims import Dim
 from mirage.ir.operator import PRODUCTS, reduced_axes
 from mirage.kernels.cpu.emit.algebra import FunctionSources, literal
+from mirage.kernels.cpu.emit.bounds import TileBounds
 from mirage.kernels.cpu.emit.group import GroupEmitter, GroupPlan, plan_group
 from mirage.kernels.cpu.emit.hidden import Terms, find_terms
 from mirage.kernels.cpu.emit.layout import BlockAxes, Buffer, View
@@ -85,13 +86,14 @@ class Memory:
 @dataclass(frozen=True)
 class HiddenTiles:
     """The terms of an exp's exponent, the loops over those that may hide it, and per row the largest of what hides tiles that are
-    passed over, and of what hides the tile at hand.
+    passed over, and of what hides the tile at hand; and the bounds of the terms in a tile, if there are any.
     """
 
     terms: Terms
     plan: GroupPlan
     hidden: Buffer
     tile: Buffer
+    bounds: TileBounds | None
 
 
 class BlockPlan:
@@ -416,7 +418,8 @@ class BlockPlan:
             plan = GroupPlan(terms.members, outer, tuple(a for a in space if a not in rows), vector)
             order = tuple(a for a in plan.order if a in rows) if vector in rows else self._rows_order(rows, False)
             hidden, tile = (self._buffer(f"{what}{s}", order, False) for what in ("hidden", "hiding"))
-            found[s] = HiddenTiles(terms, plan, hidden, tile)
+            bounds = TileBounds.find(self.graph, terms, self.program.functions, self.program.dims)
+            found[s] = HiddenTiles(terms, plan, hidden, tile, bounds)
         return found
 
     def _decided(self, first: int, plan: GroupPlan) -> GroupPlan:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage.compiler.context import Context
+from mirage.compiler.passes.indicators import Indicators
 from mirage.compiler.passes.rewrite import Rewriter, operator_call
 from mirage.ir.graph.nodes import Atom, Constant, Expr, Function, Module, OpCall, Var
 from mirage.ir.graph.traverse import variables
@@ -35,6 +36,7 @@ def add_masks(function: Function, functions: Mapping[str, Function]) -> Function
     if not masked:
         return function
     r = Rewriter(function, functions)
+    indicators = {dtype: Indicators(r, read.values, dtype) for dtype in {m.dtype for m in masked.values()}}
     for b in function.bindings:
         if b.var not in masked:
             r.keep(b)
@@ -47,7 +49,9 @@ def add_masks(function: Function, functions: Mapping[str, Function]) -> Function
             hidden = r.emit(operator_call("where", condition, *values), name="hidden", where=b.where)
             r.keep(b, operator_call("add", x, hidden))
             continue
-        cast = r.emit(operator_call("cast", condition, dtype=mask.dtype), name="seen", where=b.where)
+        cast = indicators[mask.dtype].find(mask.condition)
+        if cast is None:
+            cast = r.emit(operator_call("cast", condition, dtype=mask.dtype), name="seen", where=b.where)
         one = r.emit(operator_call("constant", value=1), name="one")
         other = r.emit(operator_call("sub", one, cast), name="unseen", where=b.where)
         seen, unseen = (cast, other) if mask.shown else (other, cast)

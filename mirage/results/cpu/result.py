@@ -27,10 +27,11 @@ from mirage.results.lazy import LazySequence
 from mirage.results.records import decision_record
 from mirage.results.result import FROM_CACHE, FROM_FILE, WAITED, Result, StoredResult, checked_budget
 from mirage.runtime.calls import Caller
-from mirage.search.accuracy import Accuracy, accuracy_trials, random_inputs
+from mirage.search.accuracy import Accuracy, accuracy_trials
 from mirage.search.candidates import Candidate
 from mirage.search.cost import compared_sizes
 from mirage.search.decision import MAX_VERSIONS, Decision, Version
+from mirage.search.inputs import random_inputs
 from mirage.verify.certificate import Certificate
 
 

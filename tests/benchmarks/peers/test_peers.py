@@ -14,7 +14,7 @@ from benchmarks.fairness import aligned
 from benchmarks.peers.peers import PEERS, inference, installed, peers
 from benchmarks.programs import KERNELS
 from mirage.ir.interpret import run_reference
-from mirage.search.accuracy import random_inputs
+from mirage.search.inputs import random_inputs
 from tests.sampled import crossed
 
 pytest.importorskip("torch")

@@ -23,7 +23,7 @@ from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.model.cost import CostModel, Machine
 from mirage.kernels.cpu.tuning import machine_model
-from mirage.search.accuracy import random_inputs
+from mirage.search.inputs import random_inputs
 from tests import forks
 from tests.compiler.groups import GROUPS, group
 from tests.modelled import modelled
@@ -330,7 +330,7 @@ _OTHER = """
 import sys
 import numpy as np
 from mirage.compiler.kernels.mugraph import kernel_from_text
-from mirage.search.accuracy import random_inputs
+from mirage.search.inputs import random_inputs
 kernel = kernel_from_text(sys.stdin.read())
 sizes = {"n": 5, "k": 40, "m": 30}
 out = [np.empty(t.bind(sizes), np.float32) for t in kernel.program.output_types]

@@ -25,8 +25,9 @@ from mirage.kernels.cuda.compile.kernels import CompiledKernel, compile_all
 from mirage.kernels.cuda.device import DEVICES, present_device
 from mirage.results.cuda import result as cuda_result
 from mirage.results.cuda.result import CudaSuperoptimized
-from mirage.search.accuracy import Trial, random_inputs
+from mirage.search.accuracy import Trial
 from mirage.search.decision import Decision, Version
+from mirage.search.inputs import random_inputs
 from tests.programs import retyped, sizes
 from tests.results.cuda.small import PROGRAM, SIZES, found, text
 from tests.results.cuda.small import result as result

@@ -1,0 +1,103 @@
+"""Inputs that programs are tried and timed with, of which the program tells what kind of numbers they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+
+from mirage.ir.operator import RENAMING
+from mirage.ir.program import Program
+from mirage.ir.samples import filled
+from mirage.ir.types import ELEMENTS, STORED_INTEGERS, TensorType
+
+#: operators that leave elements as they are, and those that sums of multiples of tensors are made of besides
+MOVED = (*RENAMING, "cast")
+LINEAR = (*MOVED, "add", "sub", "neg", "mul", "constant")
+
+
+def random_inputs(program: Program, sizes: Mapping[str, int], seed: int, offset: float = 0.0) -> list[np.ndarray]:
+    """Inputs of the program's shapes and dtype: normal ones (standard deviation 1) around `offset`, all numbers
+    of an integer type, 0 or 1 for `masks`, and numbers in order for `positions`.
+    """
+    rng = np.random.default_rng(seed)
+    inputs = Inputs(program)
+    return [inputs.draw(k, sizes, rng, offset) for k in range(len(program.inputs))]
+
+
+def random_input(t: TensorType, sizes: Mapping[str, int], rng: np.random.Generator, offset: float = 0.0) -> np.ndarray:
+    """One array as in `random_inputs`, of which nothing but the type is known."""
+
+    def draw(count: int) -> np.ndarray:
+        if t.dtype in STORED_INTEGERS:
+            limits = np.iinfo(t.dtype)
+            return rng.integers(limits.min, limits.max, count, endpoint=True).astype(ELEMENTS[t.dtype])
+        return (rng.standard_normal(count) + offset).astype(ELEMENTS[t.dtype])
+
+    return filled(t.bind(sizes), draw)
+
+
+class Inputs:
+    """Draws the inputs of a program one by one."""
+
+    def __init__(self, program: Program) -> None:
+        self.types = program.input_types
+        self._masks = masks(program)
+        self._positions = positions(program)
+
+    def draw(self, k: int, sizes: Mapping[str, int], rng: np.random.Generator, offset: float = 0.0) -> np.ndarray:
+        """The k-th input at these sizes."""
+        t = self.types[k]
+        shape, dtype = t.bind(sizes), ELEMENTS[t.dtype]
+        if k in self._masks:
+            return filled(shape, lambda n: rng.integers(0, 2, n).astype(dtype))
+        if k in self._positions:
+            # those that are compared reach as far, however many they are: a single query is at the last key
+            furthest = max(prod(self.types[i].bind(sizes)) for i in self._positions)
+            return filled(shape, lambda n: (np.arange(1, n + 1) * furthest // n - 1).astype(dtype))
+        return random_input(t, sizes, rng, offset)
+
+
+def masks(program: Program) -> frozenset[int]:
+    """The places of inputs of which the program takes the difference from 1, as of masks: 1 where something is seen, else 0.
+
+    What is not seen has a term such as -1e9. With other numbers than 0 and 1 that term is all there is, and no trial would tell
+    a kernel that has `low - low * mask` for `(1 - mask) * low`, which loses what is seen.
+    """
+    places = {i: k for k, i in enumerate(program.inputs)}
+    one = {i for i, n in enumerate(program.nodes) if n.op == "constant" and n.attr["value"] == 1}
+    found = set()
+    for n in program.nodes:
+        if n.op != "sub" or not one.intersection(n.inputs):
+            continue
+        for i in n.inputs:
+            while program.nodes[i].op in MOVED:
+                i = program.nodes[i].inputs[0]
+            if i in places:
+                found.add(places[i])
+    return frozenset(found)
+
+
+def positions(program: Program) -> frozenset[int]:
+    """The places of inputs that are compared, as positions are: with clamp(i - j + 1, 0, 1) of the vectors i and j, for one,
+    which is 1 where j <= i, if both are whole numbers. A clamp to 0 to 1 takes sums of multiples of them, and has more elements
+    than any of them.
+
+    With numbers in order, as positions are, as many masked scores are hidden as in use; with random ones, hardly any tile is.
+    """
+    places = {i: k for k, i in enumerate(program.inputs)}
+    found: set[int] = set()
+    for n in program.nodes:
+        if n.op == "clamp" and (n.attr["lo"], n.attr["hi"]) == (0, 1):
+            read, queue = set(n.inputs), [*n.inputs]
+            while queue:
+                below = program.nodes[queue.pop()]
+                new = set(below.inputs) - read if below.op in LINEAR else set()
+                read |= new
+                queue += new
+            leaves = [i for i in read if program.nodes[i].op not in LINEAR]
+            elements = prod(n.type.shape)
+            if all(i in places and prod(program.nodes[i].type.shape) != elements for i in leaves):
+                found.update(places[i] for i in leaves)
+    return frozenset(found)
