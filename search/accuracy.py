@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Annotated
 
@@ -18,7 +18,7 @@ from mirage.ir.codec import at_least
 from mirage.ir.interpret import Runner, run_reference
 from mirage.ir.program import Program, allowed
 from mirage.ir.types import compute_dtype, epsilon, largest
-from mirage.search.inputs import random_inputs
+from mirage.search.inputs import random_inputs, rounded_otherwise
 
 #: a kernel may be this many times as far from float64 as the program with NumPy
 SLACK = 16.0
@@ -61,7 +61,8 @@ class Accuracy:
 class Trial:
     """Inputs with the results to expect: `exact`, and the program's own in its dtype; `ulps` are allowed besides.
 
-    `in_float64`: whether `exact` is the program in float64, or only another version in its dtype.
+    `in_float64`: whether `exact` is the program in float64, or only another version in its dtype. `nearby`, if any, are results
+    in float64 for inputs that differ in their last bit: where the program's own are nearer than these, that is by chance.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Trial:
     own: list[np.ndarray]
     ulps: float = ULPS
     in_float64: bool = True
+    nearby: Sequence[np.ndarray] = ()
 
     @staticmethod
     def of(name: str, program: Program, inputs: list[np.ndarray], sizes: Mapping[str, int]) -> Trial:
@@ -100,10 +102,11 @@ class Trial:
         """
         worst, own_worst, passed = 0.0, 0.0, self.tells
         results = run(self.inputs, self.sizes)
-        for exact, own, finite, found in zip(self.exact, self.own, self.compared, results, strict=True):
+        nearby = self.nearby or self.own
+        for exact, own, near, finite, found in zip(self.exact, self.own, nearby, self.compared, results, strict=True):
             wanted = exact[finite].astype(np.float64)
             scale = float(np.max(np.abs(wanted), initial=0.0))
-            own_error = float(np.max(np.abs(own[finite].astype(np.float64) - wanted), initial=0.0))
+            own_error = max(float(np.max(np.abs(x[finite].astype(np.float64) - wanted), initial=0.0)) for x in (own, near))
             error = float(np.max(np.abs(found[finite].astype(np.float64) - wanted), initial=0.0))
             # not a number where the kernel's result is none
             passed &= error <= SLACK * own_error + rounding(own.dtype, self.ulps) * scale
@@ -228,9 +231,14 @@ def _exact(
 
 def _small(name: str, program: Program, sizes: Mapping[str, int], offset: float, seed: int) -> Trial:
     for k in range(REDRAWN):
-        trial = Trial.of(name, program, random_inputs(program, sizes, seed + k, offset), sizes)
+        inputs = random_inputs(program, sizes, seed + k, offset)
+        trial = Trial.of(name, program, inputs, sizes)
         if trial.tells:
             break
+    if offset:
+        # scores of attention are so large then that rounding them decides which one is the largest
+        near = run_reference(program, rounded_otherwise(program, inputs, seed), sizes, "float64")
+        trial = replace(trial, nearby=near)
     return trial
 
 

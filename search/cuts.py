@@ -2,8 +2,7 @@
 
 A cut stores values, so it should be where few small ones cross. An elementwise operator stays with its operands where its
 result is no larger than what need not be stored then, or else with its reader, if there is only one. Values that scale with an
-exp (`mirage.mugraph.degree`) stay with what they are divided by, so that the exp keeps its running maximum. What is spread, as a
-mask that compares two vectors of positions is, stays with its readers: it takes less to compute than to read.
+exp (`mirage.mugraph.degree`) stay with what they are divided by, so that the exp keeps its running maximum.
 
 What may be stored after a cut is a *prefix*: a set of atoms with all that they read (an order ideal). A *piece* is what one
 prefix has beyond another, and therefore convex: no value leaves it and comes back.
@@ -21,13 +20,10 @@ from mirage.ir.axes import AxisProgram
 from mirage.ir.operator import Elementwise, get_operator
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
+from mirage.search.computed import SOURCES
 
-#: nodes that are read rather than computed
-SOURCES = frozenset({"input", "constant", "size"})
 #: operators of a piece: of more, a search takes more than a few seconds
 MAX_OPERATORS = 12
-#: operations per element of operators that are computed again rather than stored
-SIMPLE = 2
 #: prefixes that are told apart; of programs that have more, those of one order of the atoms
 MAX_PREFIXES = 400
 
@@ -44,7 +40,6 @@ class Cuts:
     def __init__(self, program: AxisProgram, axis_sizes: Mapping[str, int]) -> None:
         self.program = program
         self._sizes = axis_sizes
-        self._spread = spread(program)
         #: the nodes that are computed, each with those that read it
         self._readers: dict[int, list[int]] = {i: [] for i in computed(program)}
         for i in self._readers:
@@ -108,7 +103,7 @@ class Cuts:
         }
 
     def _operators(self, piece: Atoms) -> int:
-        return sum(len(set(self.atoms[k]) - self._spread) for k in members(piece))
+        return sum(len(self.atoms[k]) for k in members(piece))
 
     def _connected(self, piece: Atoms) -> bool:
         """Whether values flow between the atoms, or they read the same ones, so that there is something to share."""
@@ -153,7 +148,7 @@ class Cuts:
         for i, readers in self._readers.items():
             operands = self._operands(i)
             scales = degree[(i,), 0]
-            if scales or i in self._spread:
+            if scales:
                 yield from ((i, reader) for reader in readers)
             if not isinstance(get_operator(self.program.nodes[i].op), Elementwise):
                 continue
@@ -162,25 +157,6 @@ class Cuts:
                 yield max(saved, key=lambda j: (self._elements(j), j)), i
             elif len(readers) == 1 and i not in stored:
                 yield i, readers[0]
-
-
-def spread(program: AxisProgram) -> frozenset[int]:
-    """The nodes that simple operators on elements compute from inputs that all lack an axis of theirs, and what no others
-    read.
-    """
-    sources: dict[int, set[frozenset[str]] | None] = {}
-    for i, n in enumerate(program.nodes):
-        below = [sources[j] for j in n.operands]
-        simple = isinstance(op := get_operator(n.op), Elementwise) and op.flops <= SIMPLE if n.operands else True
-        known = [axes for axes in below if axes is not None]
-        sources[i] = set().union(*known, {frozenset(n.axes)} if n.op == "input" else ()) if simple and known == below else None
-    own = {i for i, axes in sources.items() if axes and set(program.nodes[i].axes) not in axes}
-    outputs = {o.value for o in program.outputs}
-    for i in reversed(computed(program)):
-        readers = {j for j, n in enumerate(program.nodes) if i in n.operands}
-        if sources[i] is not None and readers <= own and i not in outputs:
-            own.add(i)
-    return frozenset(own)
 
 
 def members(atoms: Atoms) -> list[int]:

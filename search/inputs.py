@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from mirage.ir.operator import RENAMING
 from mirage.ir.program import Program
 from mirage.ir.samples import filled
-from mirage.ir.types import ELEMENTS, STORED_INTEGERS, TensorType
+from mirage.ir.types import ELEMENTS, STORED_INTEGERS, TensorType, compute_dtype, epsilon
 
 #: operators that leave elements as they are, and those that sums of multiples of tensors are made of besides
 MOVED = (*RENAMING, "cast")
@@ -24,6 +24,17 @@ def random_inputs(program: Program, sizes: Mapping[str, int], seed: int, offset:
     rng = np.random.default_rng(seed)
     inputs = Inputs(program)
     return [inputs.draw(k, sizes, rng, offset) for k in range(len(program.inputs))]
+
+
+def rounded_otherwise(program: Program, inputs: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:
+    """The inputs in float64, each normal number a bit of the type that is computed in larger or smaller."""
+    rng = np.random.default_rng(seed)
+    drawn = Inputs(program)
+    found = []
+    for k, x in enumerate(inputs):
+        bit = epsilon(compute_dtype(x.dtype)) if drawn.normal(k) else 0.0
+        found.append(x * (1 + rng.choice((-bit, bit), x.shape)))
+    return found
 
 
 def random_input(t: TensorType, sizes: Mapping[str, int], rng: np.random.Generator, offset: float = 0.0) -> np.ndarray:
@@ -45,6 +56,10 @@ class Inputs:
         self.types = program.input_types
         self._masks = masks(program)
         self._positions = positions(program)
+
+    def normal(self, k: int) -> bool:
+        """Whether the k-th input holds normal numbers."""
+        return k not in self._masks | self._positions and self.types[k].dtype not in STORED_INTEGERS
 
     def draw(self, k: int, sizes: Mapping[str, int], rng: np.random.Generator, offset: float = 0.0) -> np.ndarray:
         """The k-th input at these sizes."""

@@ -26,7 +26,8 @@ from mirage.mugraph.predefined import single_operators, with_predefined
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.rename import rename_mugraph
 from mirage.search.checkpoint import Checkpoint
-from mirage.search.cuts import MAX_OPERATORS, SOURCES, Atoms, Cuts, spread
+from mirage.search.computed import SOURCES, fold
+from mirage.search.cuts import MAX_OPERATORS, Atoms, Cuts
 from mirage.search.generate import undominated
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.search.options import SearchOptions
@@ -62,8 +63,7 @@ class Found:
 
 def is_large(program: AxisProgram) -> bool:
     """Whether a program has more operators than a piece, so that its search as a whole might find nothing in time."""
-    again = spread(program)
-    return sum(n.op not in SOURCES and i not in again for i, n in enumerate(program.nodes)) > MAX_OPERATORS
+    return sum(n.op not in SOURCES for n in fold(program).core.nodes) > MAX_OPERATORS
 
 
 class LargeSearch:
@@ -89,7 +89,8 @@ class LargeSearch:
         # pieces have inputs of their own
         options = replace(options or SearchOptions(), constants=())
         options.check()
-        self.program = program
+        self.folded = fold(program)
+        self.program = program = self.folded.core
         self.accept = accept
         self.axis_sizes = axis_sizes = {a: evaluate(d, sizes) for a, d in program.axes.items()}
         self.cuts = Cuts(program, axis_sizes)
@@ -303,7 +304,7 @@ class LargeSearch:
             return Found([], partition.cost)
         self.seen.add(partition.key)
         steps = [(self.pieces[p], way.graph) for p, way in partition.steps if way.graph is not None]
-        graph = join(self.program, steps)
+        graph = self.folded.expand(join(self.program, steps))
         structure = structure_key(graph)
         if structure in self.seen:
             return Found([], partition.cost)

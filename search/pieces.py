@@ -9,7 +9,8 @@ from mirage.ir.axes import AxisDims, AxisInput, AxisNode, AxisOutput, AxisProgra
 from mirage.ir.operator import Level
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref
 from mirage.search.assemble import single_dims
-from mirage.search.cuts import SOURCES, computed
+from mirage.search.computed import SOURCES
+from mirage.search.cuts import computed
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import numpy as np
 
 from mirage.ir.axes import AxisProgram
 from mirage.ir.types import DTYPES
+from mirage.search.computed import SOURCES
 from mirage.search.cost import Cost, CostModel, Place
-from mirage.search.cuts import SOURCES
 from mirage.search.options import SearchOptions
 
 

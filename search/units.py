@@ -19,6 +19,7 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
 from mirage.search.assemble import Assembler
 from mirage.search.compose import Composer, Kernel
+from mirage.search.computed import fold
 from mirage.search.cost import Cost
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, Outcome
 from mirage.search.options import SearchOptions
@@ -78,10 +79,11 @@ class Units:
         safe: bool,
     ) -> None:
         self.ranges = ranges(options.max_kernels)
-        self.space = Space(program, axis_sizes, options)
+        self._folded = fold(program)
+        self.space = Space(self._folded.core, axis_sizes, options)
         self._accept = accept
         self._safety = SafetyCheck() if safe else None
-        self._assembler = Assembler(program)
+        self._assembler = Assembler(self._folded.core)
         self._closing = self.space.close()
         #: by how long graphs may take (ns)
         self._composers: dict[float, Composer] = {}
@@ -147,7 +149,7 @@ class Units:
         return range(len(self.space.program.outputs))
 
     def _accepted(self, kernels: list[Kernel], outputs: Sequence[KernelTensor | None]) -> list[MuGraph]:
-        graph = self._assembler.graph(kernels, outputs)
+        graph = self._folded.expand(self._assembler.graph(kernels, outputs))
         calls = with_predefined(graph)
         found = [graph] if calls is graph else [graph, calls]
         if self._safety is not None:

@@ -26,7 +26,7 @@ from mirage.results.work import Request, Work, hints_of, pieces
 from mirage.runtime.arrays import check_inputs
 from mirage.search import succession
 from mirage.search.candidates import Candidate, Candidates
-from mirage.search.cuts import SOURCES
+from mirage.search.computed import SOURCES
 from mirage.search.decision import Decision, Version
 from mirage.search.jobs import INTERRUPTED
 from mirage.search.large import is_large
