@@ -59,7 +59,7 @@ class Inputs:
 
     def normal(self, k: int) -> bool:
         """Whether the k-th input holds normal numbers."""
-        return k not in self._masks | self._positions and self.types[k].dtype not in STORED_INTEGERS
+        return k not in self._masks and k not in self._positions and self.types[k].dtype not in STORED_INTEGERS
 
     def draw(self, k: int, sizes: Mapping[str, int], rng: np.random.Generator, offset: float = 0.0) -> np.ndarray:
         """The k-th input at these sizes."""
@@ -70,7 +70,9 @@ class Inputs:
         if k in self._positions:
             # those that are compared reach as far, however many they are: a single query is at the last key
             furthest = max(prod(self.types[i].bind(sizes)) for i in self._positions)
-            return filled(shape, lambda n: (np.arange(1, n + 1) * furthest // n - 1).astype(dtype))
+            # of large numbers, those before the last digits are taken times a power of two
+            factor = self._positions[k]
+            return filled(shape, lambda n: ((np.arange(1, n + 1) * furthest // n - 1) // factor).astype(dtype))
         return random_input(t, sizes, rng, offset)
 
 
@@ -94,25 +96,36 @@ def masks(program: Program) -> frozenset[int]:
     return frozenset(found)
 
 
-def positions(program: Program) -> frozenset[int]:
+def positions(program: Program) -> dict[int, int]:
     """The places of inputs that are compared, as positions are: with clamp(i - j + 1, 0, 1) of the vectors i and j, for one,
-    which is 1 where j <= i, if both are whole numbers. A clamp to 0 to 1 takes sums of multiples of them, and has more elements
-    than any of them.
+    which is 1 where j <= i, if both are whole numbers; each with the factor that it is taken times. A clamp to 0 to 1 takes sums
+    of multiples of them, and has more elements than any of them.
 
     With numbers in order, as positions are, as many masked scores are hidden as in use; with random ones, hardly any tile is.
     """
     places = {i: k for k, i in enumerate(program.inputs)}
-    found: set[int] = set()
+    found: dict[int, int] = {}
     for n in program.nodes:
         if n.op == "clamp" and (n.attr["lo"], n.attr["hi"]) == (0, 1):
-            read, queue = set(n.inputs), [*n.inputs]
-            while queue:
-                below = program.nodes[queue.pop()]
-                new = set(below.inputs) - read if below.op in LINEAR else set()
-                read |= new
-                queue += new
-            leaves = [i for i in read if program.nodes[i].op not in LINEAR]
+            terms = _terms(program, n.inputs[0])
             elements = prod(n.type.shape)
-            if all(i in places and prod(program.nodes[i].type.shape) != elements for i in leaves):
-                found.update(places[i] for i in leaves)
-    return frozenset(found)
+            if all(i in places and prod(program.nodes[i].type.shape) != elements for i in terms):
+                found |= {places[i]: factor for i, factor in terms.items()}
+    return found
+
+
+def _terms(program: Program, root: int) -> dict[int, int]:
+    """The nodes that a sum adds, each with the whole number that it is taken times, or 1."""
+    found: dict[int, int] = {}
+    queue = [(root, 1)]
+    while queue:
+        i, factor = queue.pop()
+        n = program.nodes[i]
+        if n.op == "mul":
+            constants = [program.nodes[j].attr["value"] for j in n.inputs if program.nodes[j].op == "constant"]
+            factor *= max(1, *(int(abs(c)) for c in constants)) if constants else 1
+        if n.op in LINEAR:
+            queue += [(j, factor) for j in n.inputs]
+        else:
+            found[i] = factor
+    return found

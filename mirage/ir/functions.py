@@ -183,6 +183,12 @@ CLAMP = register_function(
     written=lambda al, x, lo, hi: al.sub(al.add(_number(al, lo), _relu(al, x, lo)), _relu(al, x, hi)),
     backward=lambda al, g, x, y, lo, hi: _passed("greater_equal", lo, _passed("less_equal", hi, g, x, al), x, al), least=min,
 )  # fmt: skip
+# of Heaviside's step, 1 above 0 and else 0: what is added to scores to hide some
+LOG_STEP = register_function(
+    "log_step", lambda x: np.where(np.asarray(x) > 0, 0, -np.inf).astype(np.asarray(x).dtype),
+    triton='tl.where({x} > 0, 0.0, float("-inf"))', flops=1, increasing=True,
+    backward=_no_slope,
+)  # fmt: skip
 ABS = register_function(
     "abs", np.abs, triton="tl.abs({x})", flops=1, range=Range.NONNEGATIVE,
     written=lambda al, x: al.add(_relu(al, x), _relu(al, al.neg(x))),

@@ -132,7 +132,7 @@ def test_inputs_around_1000_show_cancellation() -> None:
     found = {t.name: t.measure(run) for t in trials}
     assert list(found) == ["the given sizes", "sizes of 1", "small sizes", "inputs around 1000"]
     accuracy, passed = found["inputs around 1000"]
-    assert not passed and accuracy.kernel > 1e-3 > 1e-6 > accuracy.program
+    assert not passed and accuracy.kernel > 1e-2 > 1e-4 > accuracy.program
     accuracy, passed = found["small sizes"]
     assert passed and accuracy.kernel < 1e-5
 

@@ -283,6 +283,12 @@ MI_INLINE mi_vec mi_fn_maximum(mi_vec x, mi_vec c) { return mi_max(c, x); }
 MI_INLINE mi_vec mi_fn_relu(mi_vec x) { return mi_max((mi_vec){0}, x); }
 MI_INLINE mi_vec mi_fn_clamp(mi_vec x, mi_vec lo, mi_vec hi) { return mi_min(hi, mi_max(lo, x)); }
 
+/* The logarithm of 1 above 0, and of 0 elsewhere. */
+MI_INLINE mi_vec mi_fn_log_step(mi_vec x)
+{
+    return mi_select(x > (mi_vec){0}, (mi_vec){0}, mi_broadcast(-MI_INFINITY));
+}
+
 /* x to the power p[0]: p must have the same value in every lane. Small whole powers multiply; others go through libm
  * lane by lane, as exp(p log x) would lose about |p log x| units in the last place. */
 MI_INLINE mi_vec mi_fn_pow(mi_vec x, mi_vec p)

@@ -138,7 +138,7 @@ class TileBounds:
         others.
         """
         found = TileBounds(graph, terms, functions, dims)
-        if not all(terms.factors) or any(set(graph.nodes[i].axes()) == terms.axes for i in terms.inputs):
+        if any(set(graph.nodes[i].axes()) == terms.axes for i in terms.inputs):
             return None
         try:
             for i in terms.members:
@@ -160,7 +160,9 @@ class TileBounds:
     def hides(self, added: str) -> str:
         """C expression of whether a tile is hidden where what is added has these bounds."""
         zeros = [" || ".join(f"is_zero({self._operand(i)})" for i in f) for f in self.terms.factors]
-        return " && ".join([*(f"({z})" for z in zeros), f"is_low({added})"])
+        nothing = f"{added}.high == -MI_INFINITY"
+        hidden = f"(({' && '.join(f'({z})' for z in zeros)}) || {nothing})" if all(zeros) else nothing
+        return f"{hidden} && is_low({added})"
 
     def member(self, i: int) -> str:
         """C expression of the bounds of a node that is computed from the inputs."""

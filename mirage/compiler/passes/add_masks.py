@@ -1,9 +1,9 @@
 """Masks of scores become factors and terms, so that attention under a mask is a subprogram of sums and products to search.
 
 With s = 1 where the condition m holds and 0 elsewhere, where(m, x, c) = x * s + (1 - s) * c for numbers c, and
-x + where(m, 0, -inf) for c = -inf: exactly, for finite x. So x has to be made of operators that are defined everywhere, a product
-of matrices among them, and only a softmax may read the result. The mask must lack a dim of x, as one of positions lacks heads: s
-is a tensor that is read.
+x + where(m, 0, -inf) for c = -inf: exactly, for finite x. So x has to be made of operators that are defined everywhere, a
+product of matrices among them, and only a softmax may read the result. The mask must lack a dim of x, as one of positions lacks
+heads: s is a tensor that is read, or computed from vectors (`indicators`); the latter gives -inf as log_step(s), too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from mirage.compiler.context import Context
 from mirage.compiler.passes.indicators import Indicators
-from mirage.compiler.passes.rewrite import Rewriter, operator_call
+from mirage.compiler.passes.rewrite import OperatorWriter, Rewriter, operator_call
 from mirage.ir.graph.nodes import Atom, Constant, Expr, Function, Module, OpCall, Var
 from mirage.ir.graph.traverse import variables
 from mirage.ir.types import DTYPES, INTEGERS, TensorType, is_one
@@ -38,27 +38,35 @@ def add_masks(function: Function, functions: Mapping[str, Function]) -> Function
     r = Rewriter(function, functions)
     indicators = {dtype: Indicators(r, read.values, dtype) for dtype in {m.dtype for m in masked.values()}}
     for b in function.bindings:
-        if b.var not in masked:
+        if b.var in masked:
+            mask = masked[b.var]
+            seen = indicators[mask.dtype].find(mask.condition)
+            r.keep(b, _Writer(r, b.where).masked(mask, seen))
+        else:
             r.keep(b)
-            continue
-        mask = masked[b.var]
-        condition, x, c = r.read(mask.condition), r.read(mask.scores), r.read(mask.hidden)
-        if isinstance(c, Constant):
-            zero = r.emit(operator_call("constant", value=0), name="zero")
-            values = (zero, c) if mask.shown else (c, zero)
-            hidden = r.emit(operator_call("where", condition, *values), name="hidden", where=b.where)
-            r.keep(b, operator_call("add", x, hidden))
-            continue
-        cast = indicators[mask.dtype].find(mask.condition)
-        if cast is None:
-            cast = r.emit(operator_call("cast", condition, dtype=mask.dtype), name="seen", where=b.where)
-        one = r.emit(operator_call("constant", value=1), name="one")
-        other = r.emit(operator_call("sub", one, cast), name="unseen", where=b.where)
-        seen, unseen = (cast, other) if mask.shown else (other, cast)
-        product = r.emit(operator_call("mul", x, seen), name="scores", where=b.where)
-        hidden = r.emit(operator_call("mul", unseen, c), name="hidden", where=b.where)
-        r.keep(b, operator_call("add", product, hidden))
     return r.finish()
+
+
+class _Writer(OperatorWriter):
+    """Writes scores under a mask; `seen` is the indicator of its condition, where that is computed from vectors."""
+
+    def masked(self, mask: _Mask, seen: Atom | None) -> OpCall:
+        condition, x, c = (self.r.read(atom) for atom in (mask.condition, mask.scores, mask.hidden))
+        if isinstance(c, Constant):
+            if seen is not None:
+                hidden = self.op("log_step", seen if mask.shown else self._other(seen))
+            else:
+                zero = self.op("constant", value=0)
+                hidden = self.op("where", condition, *((zero, c) if mask.shown else (c, zero)))
+            return operator_call("add", x, hidden)
+        if seen is None:
+            seen = self.op("cast", condition, dtype=mask.dtype)
+        other = self._other(seen)
+        seen, unseen = (seen, other) if mask.shown else (other, seen)
+        return operator_call("add", self.op("mul", x, seen), self.op("mul", unseen, c))
+
+    def _other(self, indicator: Atom) -> Var:
+        return self.op("sub", self.op("constant", value=1), indicator)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from mirage.ir.functions import (
     FLOOR,
     GAUSS_CDF,
     LOG,
+    LOG_STEP,
     MAXIMUM,
     POW,
     RELU,
@@ -40,7 +41,7 @@ DIV = elementwise("div", lambda al, x, y: al.div(x, y), arity=2, flops=4)
 NEG = elementwise("neg", lambda al, x: al.neg(x), takes=NUMERIC)
 SQUARE = elementwise("square", lambda al, x: al.mul(x, x), takes=NUMERIC)
 
-for _fn in (EXP, LOG, SQRT, RELU, SIGMOID, TANH, SIN, COS, FLOOR, CEIL, ROUND, GAUSS_CDF):
+for _fn in (EXP, LOG, LOG_STEP, SQRT, RELU, SIGMOID, TANH, SIN, COS, FLOOR, CEIL, ROUND, GAUSS_CDF):
     elementwise(_fn.name, lambda al, x, fn=_fn: al.function(fn, x), flops=_fn.flops)
 
 RSQRT = elementwise("rsqrt", lambda al, x: al.div(al.constant(Fraction(1)), al.function(SQRT, x)), flops=12)
