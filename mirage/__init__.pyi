@@ -115,6 +115,7 @@ from .frontends.ops import gelu as gelu
 from .frontends.ops import layer_norm as layer_norm
 from .frontends.ops import log as log
 from .frontends.ops import log_softmax as log_softmax
+from .frontends.ops import log_step as log_step
 from .frontends.ops import matmul as matmul
 from .frontends.ops import maximum as maximum
 from .frontends.ops import mean as mean

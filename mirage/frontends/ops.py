@@ -54,6 +54,7 @@ def pow(x: Operand, exponent: Scalar) -> Proxy:
 
 neg = unary("neg", "-x.")
 relu = unary("relu", "max(x, 0).")
+log_step = unary("log_step", "0 where x > 0, and -inf elsewhere: added to scores, it hides some.")
 sigmoid = unary("sigmoid", "1 / (1 + exp(-x)).")
 tanh = unary("tanh", "The hyperbolic tangent.")
 silu = unary("silu", "x * sigmoid(x).")

@@ -69,6 +69,7 @@ CASES = [
     Case("floor", ONE_ARG, lambda x: x // 1),
     Case("ceil", ONE_ARG, lambda x: -(-x // 1)),
     Case("round", ONE_ARG, lambda x: (x + 0.5) // 1),
+    Case("log_step", ONE_ARG, np.zeros_like, positive=True),
     Case("relu", ONE_ARG, lambda x: np.where(x > 0, x, 0)),
     Case("sigmoid", ONE_ARG, lambda x: 1 / (1 + np.exp(-x))),
     Case("tanh", ONE_ARG, np.tanh),

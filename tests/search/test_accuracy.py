@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import mirage as mi
 from mirage.ir.interpret import run_reference
 from mirage.search.accuracy import MAX_FLOPS, SLACK, ULPS, Trial, accuracy_trials
-from mirage.search.inputs import masks, random_inputs
+from mirage.search.inputs import masks, positions, random_inputs, rounded_otherwise
 from tests.programs import program
 
 EPS = float(np.finfo(np.float32).eps)
@@ -165,6 +166,58 @@ def test_masks_are_0_or_1_in_every_trial_and_other_inputs_are_not() -> None:
     for offset in (0.0, 1000.0):
         x, mask = random_inputs(p, {"m": 9, "n": 17}, 0, offset)
         assert set(mask.ravel()) == {0.0, 1.0} and len(set(x.ravel())) > 100
+
+
+def compared(q: Any, i: Any, j: Any, i1: Any, j1: Any) -> Any:
+    """Positions in two parts, of which the larger is taken times 2^20."""
+    return q * mi.clamp((i1 - j1) * 2.0**20 + (i + 1 - j), 0, 1)
+
+
+def test_positions_are_in_order() -> None:
+    rows, columns = mi.tensor("m", 1), mi.tensor("n")
+    p = mi.trace(compared, q=mi.tensor("m", "n"), i=rows, j=columns, i1=rows, j1=columns)
+    assert positions(p) == {1: 1, 2: 1, 3: 2**20, 4: 2**20}
+    for offset in (0.0, 1000.0):
+        q, i, j, i1, j1 = random_inputs(p, {"m": 4, "n": 12}, 0, offset)
+        # as far as each other, whatever their number
+        np.testing.assert_array_equal(i.ravel(), [2, 5, 8, 11])
+        np.testing.assert_array_equal(j, np.arange(12))
+        assert not i1.any() and not j1.any() and len(set(q.ravel())) == 48
+    assert random_inputs(p, {"m": 1, "n": 12}, 0)[1] == 11
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        # a bend of what is as large as the result, of no vectors alone, and between other bounds
+        lambda x, y, z: mi.clamp(x + z, 0, 1),
+        lambda x, y, z: mi.clamp(mi.exp(x) + y, 0, 1) * z,
+        lambda x, y, z: mi.clamp(x + y, -1, 1) * z,
+    ],
+)
+def test_other_inputs_are_no_positions(other: Callable[..., Any]) -> None:
+    assert not positions(mi.trace(other, x=mi.tensor("m", 1), y=mi.tensor("n"), z=mi.tensor("m", "n")))
+
+
+def test_inputs_that_are_rounded_otherwise_are_as_near_as_can_be() -> None:
+    rows, columns = mi.tensor("m", 1), mi.tensor("n")
+    p = mi.trace(compared, q=mi.tensor("m", "n"), i=rows, j=columns, i1=rows, j1=columns)
+    given = random_inputs(p, {"m": 4, "n": 12}, 0, 1000.0)
+    q, *vectors = rounded_otherwise(p, given, 0)
+    assert q.dtype == np.float64 and np.abs(q / given[0] - 1).max() == pytest.approx(np.finfo(np.float32).eps)
+    assert all(np.array_equal(a, b) for a, b in zip(vectors, given[1:], strict=True)), "masks stay what they are"
+
+
+def test_errors_by_chance_are_no_measure_of_others() -> None:
+    """A program whose own result is right by luck may be as wrong as it is for inputs that differ in the last bit."""
+    t = Trial("lucky", [], {}, [np.array([1.0])], [np.array([1.0], np.float32)])
+
+    def off(inputs: Any, sizes: Any) -> list[np.ndarray]:
+        return [np.array([1.01], np.float32)]
+
+    assert not t.measure(off)[1]
+    accuracy, passed = replace(t, nearby=[np.array([1.005])]).measure(off)
+    assert passed and accuracy.program == pytest.approx(0.005)
 
 
 def test_a_kernel_that_loses_what_a_mask_shows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

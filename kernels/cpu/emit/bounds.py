@@ -28,6 +28,11 @@ BOUNDS = f"""\
 /* All numbers from `low` to `high`; NaN where there are others. */
 typedef struct {{ mi_real low, high; }} bounds;
 
+static inline bounds known(int finite, mi_real low, mi_real high)
+{{
+    return finite ? (bounds){{low, high}} : (bounds){{__builtin_nan(""), __builtin_nan("")}};
+}}
+
 static inline bounds exactly(mi_real x)
 {{
     return (bounds){{x, x}};
@@ -47,23 +52,20 @@ static inline bounds product_of(bounds x, bounds y)
 {{
     const mi_real a = x.low * y.low, b = x.low * y.high, c = x.high * y.low, d = x.high * y.high;
     const mi_real low = a < b ? a : b, high = a < b ? b : a, lower = c < d ? c : d, higher = c < d ? d : c;
-    /* 0, or NaN where one of them is no finite number */
-    const mi_real odd = (a + b + c + d) * 0;
-    return (bounds){{(low < lower ? low : lower) + odd, (high < higher ? higher : high) + odd}};
+    return known(__builtin_isfinite(a + b + c + d), low < lower ? low : lower, high < higher ? higher : high);
 }}
 
 /* Of the numbers so far, and those of a vector. */
-static inline void widen(mi_vec *low, mi_vec *high, mi_vec *odd, mi_vec x)
+static inline void widen(mi_vec *low, mi_vec *high, mi_ivec *finite, mi_vec x)
 {{
     *low = mi_select(x < *low, x, *low);
     *high = mi_select(x > *high, x, *high);
-    *odd += x * mi_broadcast(0);
+    *finite &= mi_abs(x) < mi_broadcast(MI_INFINITY);
 }}
 
-static inline bounds bounds_of(mi_vec low, mi_vec high, mi_vec odd)
+static inline bounds bounds_of(mi_vec low, mi_vec high, mi_ivec finite)
 {{
-    const mi_real none = mi_hsum(odd);
-    return (bounds){{-mi_hmax(-low) + none, mi_hmax(high) + none}};
+    return known(mi_hmin(mi_select(finite, mi_broadcast(1), mi_broadcast(0))) > 0, mi_hmin(low), mi_hmax(high));
 }}
 
 static inline int is_zero(bounds x)
@@ -183,15 +185,16 @@ def declare_bounds(nest: Nest, i: int, view: View) -> None:
     w, unit = nest.w, view.unit
     w.line(f"bounds bounds{i};")
     with w.block():
-        w.line("mi_vec low = mi_broadcast(MI_INFINITY), high = -low, odd = mi_broadcast(0);")
+        w.line("mi_vec low = mi_broadcast(MI_INFINITY), high = -low;")
+        w.line("mi_ivec finite = low == low;")
 
         def body(lanes: str) -> None:
             x = nest.load(view, unit, lanes)
             if lanes:
                 # what is left is less than a vector, filled up with its first number
                 x = f"mi_fill_tail({x}, {lanes}, mi_broadcast(*({view.at(nest.index)})))"
-            w.line(f"widen(&low, &high, &odd, {x});")
+            w.line(f"widen(&low, &high, &finite, {x});")
 
         with nest.over([a for a in view.strides if a != unit]):
             nest.vectors(unit, body)
-        w.line(f"bounds{i} = bounds_of(low, high, odd);")
+        w.line(f"bounds{i} = bounds_of(low, high, finite);")

@@ -54,19 +54,22 @@ class _Writer(OperatorWriter):
         condition, x, c = (self.r.read(atom) for atom in (mask.condition, mask.scores, mask.hidden))
         if isinstance(c, Constant):
             if seen is not None:
-                hidden = self.op("log_step", seen if mask.shown else self._other(seen))
+                hidden = self._bound("hidden", "log_step", seen if mask.shown else self._unseen(seen))
             else:
-                zero = self.op("constant", value=0)
-                hidden = self.op("where", condition, *((zero, c) if mask.shown else (c, zero)))
+                zero = self._bound("zero", "constant", value=0)
+                hidden = self._bound("hidden", "where", condition, *((zero, c) if mask.shown else (c, zero)))
             return operator_call("add", x, hidden)
         if seen is None:
-            seen = self.op("cast", condition, dtype=mask.dtype)
-        other = self._other(seen)
+            seen = self._bound("seen", "cast", condition, dtype=mask.dtype)
+        other = self._unseen(seen)
         seen, unseen = (seen, other) if mask.shown else (other, seen)
-        return operator_call("add", self.op("mul", x, seen), self.op("mul", unseen, c))
+        return operator_call("add", self._bound("scores", "mul", x, seen), self._bound("hidden", "mul", unseen, c))
 
-    def _other(self, indicator: Atom) -> Var:
-        return self.op("sub", self.op("constant", value=1), indicator)
+    def _unseen(self, seen: Atom) -> Var:
+        return self._bound("unseen", "sub", self._bound("one", "constant", value=1), seen)
+
+    def _bound(self, name: str, op: str, *args: Atom, **attrs: object) -> Var:
+        return self.r.emit(operator_call(op, *args, **attrs), name=name, where=self.where)
 
 
 @dataclass(frozen=True)

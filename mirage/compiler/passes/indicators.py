@@ -116,7 +116,7 @@ class Indicators:
         if a is None or b is None:
             return None
         # sums of other numbers than positions may leave their type
-        if any(x.terms and not (all(map(self._is_position, x.terms)) or x == _Linear(dict.fromkeys(x.terms, 1))) for x in (a, b)):
+        if any(x.terms and not (all(map(self._positions, x.terms)) or x == _Linear(dict.fromkeys(x.terms, 1))) for x in (a, b)):
             return None
         greater, more = _ORDERS.get(call.op, (0, 0))
         found = (a, b)[greater].plus((b, a)[greater], -1).plus(_Linear({}, more), 1)
@@ -135,12 +135,20 @@ class Indicators:
             return _Linear({atom: 1})
         return None
 
-    def _is_position(self, atom: Atom) -> bool:
-        """Whether a tensor holds numbers of dims from 0 on."""
+    def _positions(self, atom: Atom) -> OpCall | None:
+        """The `arange` that a tensor's numbers are, if they are positions."""
         call = self._call(atom)
         while call is not None and call.op in (*_VIEWS, "cast"):
             call = self._call(call.args[0])
-        return call is not None and call.op == "arange"
+        return call if call is not None and call.op == "arange" else None
+
+    def _count(self, v: Var) -> int:
+        """The parts of its numbers."""
+        positions = self._positions(v)
+        if positions is None:
+            return PARTS[_type(v).dtype]
+        stop = dict(positions.attrs)["stop"]
+        return 1 if stop.is_Integer and stop <= 2**BITS else POSITION_PARTS
 
     def _written(self, difference: _Linear) -> Atom:
         """The difference in floating point: too large ones are rounded, and none to 0."""
@@ -176,7 +184,7 @@ class Indicators:
     def _divided(self, v: Var) -> list[Atom]:
         found: list[Atom] = []
         rest = self.r.read(v)
-        for _ in range((POSITION_PARTS if self._is_position(v) else PARTS[_type(v).dtype]) - 1):
+        for _ in range(self._count(v) - 1):
             found.append(self.w.op("remainder", rest, self._number(2**BITS)))
             rest = self.w.op("floor_divide", rest, self._number(2**BITS))
         return [self.w.op("cast", part, dtype=self.dtype) for part in (*found, rest)]

@@ -150,6 +150,87 @@ def test_low_scores_that_are_seen_do_not_make_hidden_ones_nothing() -> None:
         np.testing.assert_allclose(run(low, keys, v, s), e / e.sum(axis=-1, keepdims=True) @ v, rtol=2e-2, atol=2e-3)
 
 
+def compared(q: Any, k: Any, v: Any, i: Any, j: Any) -> Any:
+    """What is seen is computed from positions."""
+    seen = mi.clamp(i + 1 - j, 0, 1)
+    return mi.softmax(scores(q, k) * seen + (1 - seen) * -1e9, axis=-1) @ v
+
+
+def apart(q: Any, k: Any, v: Any, i: Any, j: Any) -> Any:
+    """The same of what is alike, hidden by -inf, with a term that varies."""
+    seen = 1 - mi.clamp(mi.abs(i - j), 0, 1)
+    return mi.softmax(scores(q, k) + 0.01 * (i - j) + mi.log_step(seen), axis=-1) @ v
+
+
+def positions(fn: Callable[..., Any], dtype: str = "float32", **tile: int) -> Run:
+    t = mi.tensor(HEADS, "n", WIDTH, dtype=dtype)
+    vectors = {"i": mi.tensor("n", 1, dtype=dtype), "j": mi.tensor("n", dtype=dtype)}
+    graph = looped(mi.trace(fn, q=t, k=t, v=t, **vectors))
+    run = Run(graph, **tile)
+    assert run.passes_over and "added0" in run.executable.source
+    return run
+
+
+def exact_at(fn: Callable[..., Any], q: Any, k: Any, v: Any, i: Any, j: Any) -> np.ndarray:
+    q, k, v, i, j = (a.astype(np.float64) for a in (q, k, v, i, j))
+    if fn is compared:
+        return exact(factor, q, k, v, np.clip(i + 1 - j, 0, 1))
+    return exact(added, q, k, v, 0.01 * (i - j) + np.where(i == j, 0, -np.inf))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_masks_that_are_computed_from_vectors(dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    for fn in (compared, apart):
+        run = positions(fn, dtype, **{f"d{HEADS}": 2})
+        for n in TOKENS:
+            order = np.arange(n)
+            for name, j in {"in order": order, "backwards": order[::-1], "alike": order // 5, "any": rng.permutation(n)}.items():
+                given = *arrays(n, dtype), j.astype(dtype)[:, None].copy(), j.astype(dtype)
+                want = exact_at(fn, *given)
+                np.testing.assert_allclose(run(*given), want, rtol=1e-4, atol=2e-5, err_msg=f"{fn.__name__} {name} {n}")
+
+
+def test_a_row_that_sees_nothing_is_computed_with_all_tiles() -> None:
+    n = 29
+    q, k, v = arrays(n, np.float32)
+    i, j = np.arange(-5, n - 5, dtype=np.float32)[:, None].copy(), np.arange(n, dtype=np.float32)
+    got = positions(compared)(q, k, v, i, j)
+    np.testing.assert_allclose(got, exact_at(compared, q, k, v, i, j), rtol=1e-4, atol=2e-5)
+    np.testing.assert_allclose(got[:, :5], np.broadcast_to(v.mean(axis=1, keepdims=True), got[:, :5].shape), rtol=1e-4, atol=1e-5)
+
+
+def test_bounds_pass_over_what_is_hidden() -> None:
+    n = 32
+    q, k, v = arrays(n, np.float32)
+    k[:, 16:] = v[:, 16:] = np.nan
+    i, j = np.arange(n, dtype=np.float32)[:, None].copy(), np.arange(n, dtype=np.float32)
+    got = positions(compared)(q, k, v, i, j)
+    assert np.isfinite(got[:, :16]).all() and np.isnan(got[:, 16:]).all()
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 3e38])
+def test_bounds_of_numbers_that_are_not_finite_hide_nothing_that_is_seen(odd: float) -> None:
+    n = 24
+    q, k, v = arrays(n, np.float32)
+    i, j = np.arange(n, dtype=np.float32)[:, None].copy(), np.arange(n, dtype=np.float32)
+    j[17] = odd
+    with np.errstate(all="ignore"):
+        want = exact_at(compared, q, k, v, i, j)
+    np.testing.assert_allclose(positions(compared)(q, k, v, i, j), want, rtol=1e-4, atol=2e-5)
+
+
+def test_masks_without_bounds_are_looked_at() -> None:
+    """What is as large as the mask has no bounds that take less than a look, and products of what varies have them."""
+
+    def beside(q: Any, k: Any, v: Any, s: Any) -> Any:
+        seen = mi.clamp(s, 0, 1)
+        return mi.softmax(scores(q, k) * seen + (1 - seen) * -1e9, axis=-1) @ v
+
+    run = Run(looped(program(beside)))
+    assert run.passes_over and "added0" not in run.executable.source
+
+
 def exponent(p: Any) -> tuple[Graph, int]:
     graph = block(looped(p))
     return graph, next(n.operands[0].node for n in graph.nodes if n.op == "exp")

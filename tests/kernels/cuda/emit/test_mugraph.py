@@ -139,6 +139,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "log": lambda x: mi.log(mi.abs(x)),
     "relu": mi.relu,
     "clamp": lambda x: mi.clamp(x, -0.5, 0.75),
+    "log_step": lambda x: mi.exp(mi.log_step(x)),
     "floor": mi.floor,
     "ceil": mi.ceil,
     "round": mi.round,
