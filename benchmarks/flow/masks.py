@@ -28,6 +28,8 @@ from mirage.settings import num_threads
 
 #: sequences, heads of keys, tokens and width that are measured, and heads of queries per head of keys in groups
 BATCH, HEADS, TOKENS, WIDTH, GROUP = 1, 8, 512, 64, 4
+#: attentions that are measured with more tokens, too
+LONG, LONG_TOKENS = ("causal", "sliding window", "prefix", "documents", "ALiBi", "soft cap"), 4096
 #: tokens of a window and a prefix, documents, the bound of soft-capped scores, and the share of what is taken off
 WINDOW, PREFIX, DOCUMENTS, CAP, LESS = 128, 100, 4, 30, 0.3
 #: sequences that decode a token each, pages of the keys of each, keys of a page, and pages of the pool
@@ -135,7 +137,7 @@ class Case:
     program: Callable[..., Any]
     mask: Callable[..., Mask] | None = None
     score: Callable[..., Score] | None = None
-    more: Mapping[str, Callable[[np.random.Generator], np.ndarray]] = field(default_factory=dict)
+    more: Mapping[str, Callable[[np.random.Generator, int], np.ndarray]] = field(default_factory=dict)
     types: Mapping[str, Any] = field(default_factory=dict)
     group: int = 1
     around: Callable[..., Any] = _alone
@@ -167,8 +169,8 @@ def _paged(attention: Attention, q: Any, k: Any, v: Any, pages: Any, _: Any) -> 
     return attention(q, k, v)
 
 
-def _tokens(rng: np.random.Generator) -> np.ndarray:
-    return rng.standard_normal((BATCH, HEADS, TOKENS, WIDTH), np.float32)
+def _tokens(rng: np.random.Generator, tokens: int) -> np.ndarray:
+    return rng.standard_normal((BATCH, HEADS, tokens, WIDTH), np.float32)
 
 
 CASES: Mapping[str, Case] = {
@@ -177,20 +179,20 @@ CASES: Mapping[str, Case] = {
     "prefix": Case(prefix, lambda: lambda b, h, i, j: (j <= i) | (j < PREFIX)),
     "documents": Case(
         document, lambda d: lambda b, h, i, j: (j <= i) & (d[i] == d[j]),
-        more={"documents": lambda rng: np.sort(rng.integers(0, DOCUMENTS, TOKENS))},
+        more={"documents": lambda rng, n: np.sort(rng.integers(0, DOCUMENTS, n))},
         types={"documents": mi.tensor("n", dtype="int64")},
     ),
     "padding": Case(
         padding, lambda seen: lambda b, h, i, j: seen[j],
-        more={"seen": lambda rng: np.arange(TOKENS) < TOKENS * 3 // 4}, types={"seen": mi.tensor("n", dtype="bool")},
+        more={"seen": lambda rng, n: np.arange(n) < n * 3 // 4}, types={"seen": mi.tensor("n", dtype="bool")},
     ),
     "ALiBi": Case(
         alibi, _causal, lambda slopes: lambda s, b, h, i, j: s + slopes[h] * (j - i),
-        more={"slopes": lambda rng: 2.0 ** -np.arange(1, HEADS + 1, dtype=np.float32)}, types={"slopes": mi.tensor("h")},
+        more={"slopes": lambda rng, _: 2.0 ** -np.arange(1, HEADS + 1, dtype=np.float32)}, types={"slopes": mi.tensor("h")},
     ),
     "relative bias": Case(
         relative, None, lambda bias: lambda s, b, h, i, j: s + bias[h, i, j],
-        more={"bias": lambda rng: rng.standard_normal((HEADS, TOKENS, TOKENS), np.float32)},
+        more={"bias": lambda rng, n: rng.standard_normal((HEADS, n, n), np.float32)},
         types={"bias": mi.tensor("h", "n", "n")},
     ),
     "soft cap": Case(soft_cap, _causal, lambda: lambda s, b, h, i, j: torch.tanh(s / CAP) * CAP, bent=True),
@@ -199,7 +201,7 @@ CASES: Mapping[str, Case] = {
     "sinks": Case(
         sinks, lambda _: lambda b, h, i, j: (j <= i) | (j == TOKENS),
         lambda sink: lambda s, b, h, i, j: torch.where(j == TOKENS, sink[h], s), around=_with_sinks,
-        more={"sink": lambda rng: rng.standard_normal(HEADS, np.float32)}, types={"sink": mi.tensor("h")},
+        more={"sink": lambda rng, _: rng.standard_normal(HEADS, np.float32)}, types={"sink": mi.tensor("h")},
     ),
     "differential": Case(
         differential, _causal, around=_differential, more={"q2": _tokens, "k2": _tokens},
@@ -208,8 +210,8 @@ CASES: Mapping[str, Case] = {
     "paged": Case(
         paged, lambda pages, count: lambda b, h, i, j: j < count[b], around=_paged,
         more={
-            "pages": lambda rng: rng.permutation(POOL)[: SEQUENCES * PAGES].reshape(SEQUENCES, PAGES),
-            "count": lambda rng: rng.integers(PAGE, PAGES * PAGE + 1, SEQUENCES),
+            "pages": lambda rng, _: rng.permutation(POOL)[: SEQUENCES * PAGES].reshape(SEQUENCES, PAGES),
+            "count": lambda rng, _: rng.integers(PAGE, PAGES * PAGE + 1, SEQUENCES),
         },
         types={"pages": mi.tensor("b", "m", dtype="int64"), "count": mi.tensor("b", dtype="int64")},
         dims={name: ("p", "h", PAGE, WIDTH) for name in "kv"},
@@ -223,6 +225,7 @@ class MaskRow:
     """An attention: our `kernels` and `libraries` in a call, medians in microseconds by name, and the faster one's over ours."""
 
     name: str
+    tokens: int
     source: str
     kernels: int
     libraries: int
@@ -243,14 +246,14 @@ def types_of(case: Case) -> dict[str, Any]:
     return {**{name: mi.tensor(*dims) for name, dims in dims_of(case).items()}, **case.types}
 
 
-def sizes_of(case: Case) -> dict[str, int]:
-    return {"b": BATCH, "h": HEADS, "n": TOKENS, **case.sizes}
+def sizes_of(case: Case, tokens: int) -> dict[str, int]:
+    return {"b": BATCH, "h": HEADS, "n": tokens, **case.sizes}
 
 
-def arguments(case: Case, seed: int = 0) -> list[np.ndarray]:
-    rng, sizes = np.random.default_rng(seed), sizes_of(case)
+def arguments(case: Case, tokens: int, seed: int = 0) -> list[np.ndarray]:
+    rng, sizes = np.random.default_rng(seed), sizes_of(case, tokens)
     shapes = [[evaluate(to_dim(d), sizes) for d in dims] for dims in dims_of(case).values()]
-    return [*(rng.standard_normal(shape, np.float32) for shape in shapes), *(make(rng) for make in case.more.values())]
+    return [*(rng.standard_normal(shape, np.float32) for shape in shapes), *(make(rng, tokens) for make in case.more.values())]
 
 
 def _positions(q: Any, k: Any) -> list[Any]:
@@ -322,11 +325,14 @@ def _sdpa(case: Case, args: list[Any]) -> Callable[[], Any]:
 
 
 def measure(say: Callable[[str], None], budget: float = 15.0, seconds: float = 1.0) -> Iterator[MaskRow]:
-    """A row per attention; a version whose results are not right is refused, and ours is an error."""
+    """A row per attention, then those of `LONG` with more tokens and twice the budget; a version whose results are not right is
+    refused, and ours is an error.
+    """
     torch.set_num_threads(num_threads())
-    for name, case in CASES.items():
-        run = mi.compile(case.program, types_of(case), sizes=sizes_of(case), budget=budget)
-        arrays = arguments(case)
+    for name, tokens in [*((name, TOKENS) for name in CASES), *((name, LONG_TOKENS) for name in LONG)]:
+        case = CASES[name]
+        run = mi.compile(case.program, types_of(case), sizes=sizes_of(case, tokens), budget=budget * (1 + (tokens > TOKENS)))
+        arrays = arguments(case, tokens)
         tensors = [torch.from_numpy(a) for a in arrays]
         with inference():
             runs: dict[str, Callable[[], Any]] = {OURS: partial(run, *arrays), FLEX: _flex(case, tensors)}
@@ -347,8 +353,9 @@ def measure(say: Callable[[str], None], budget: float = 15.0, seconds: float = 1
         main = run.program.functions[run.program.main]
         kinds = [type(i).__name__ for i in main.code]
         source = textwrap.dedent(inspect.getsource(case.program))
-        row = MaskRow(name, source, kinds.count("CallKernel"), kinds.count("CallLibrary"), found, dict(referee.refused))
-        say(f"{name}: " + ", ".join(f"{n} {t:.0f}" for n, t in found.items()))
+        counts = kinds.count("CallKernel"), kinds.count("CallLibrary")
+        row = MaskRow(name, sizes_of(case, tokens)["n"], source, *counts, found, dict(referee.refused))
+        say(f"{name}, {tokens} tokens: " + ", ".join(f"{n} {t:.0f}" for n, t in found.items()))
         yield row
 
 
@@ -357,11 +364,11 @@ def mask_table(rows: list[MaskRow]) -> Table:
     lines = []
     for r in rows:
         times = [f"{r.times[n]:,.0f}" if n in r.times else "" for n in names]
-        lines.append([r.name, str(r.kernels), str(r.libraries), *times, f"{r.ratio:.2f}"])
-    return Table(["attention", "kernels", "library calls", *(f"{n}, us" for n in names), "ratio"], lines)
+        lines.append([r.name, f"{r.tokens:,}", str(r.kernels), str(r.libraries), *times, f"{r.ratio:.2f}"])
+    return Table(["attention", "tokens", "kernels", "library calls", *(f"{n}, us" for n in names), "ratio"], lines)
 
 
 def section(rows: list[MaskRow]) -> str:
     """The part of the page of benchmarks."""
-    programs = "\n\n".join(r.source.rstrip() for r in rows)
+    programs = "\n\n".join(dict.fromkeys(r.source.rstrip() for r in rows))
     return f"{mask_table(rows).markdown()}\n\n```text\n{programs}\n```"

@@ -19,7 +19,7 @@ from benchmarks.search.pruning import VARIANTS
 from benchmarks.tables import Table, emit
 from mirage.cli_shared import AsJson
 from mirage.ir.axes import to_axes
-from mirage.search.cuts import SOURCES
+from mirage.search.computed import SOURCES
 from mirage.search.large import LargeSearch
 from mirage.search.options import SearchOptions
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.large import LARGE, Llama
 from mirage.ir.axes import to_axes
 from mirage.ir.interpret import run_reference
-from mirage.search.cuts import SOURCES
+from mirage.search.computed import SOURCES
 
 WIDTH, HEADS, SHARED, HEAD, HIDDEN = 8, 4, 2, 4, 12
 LAYER = Llama(WIDTH, HEADS, SHARED, HEAD, HIDDEN)

@@ -46,8 +46,8 @@ def beside(q: Any, k: Any, v: Any, i: Any, j: Any) -> Any:
 
 
 def trace(fn: Callable[..., Any]) -> Program:
-    types = {"q": mi.tensor("n", 8), "k": mi.tensor("t", 8), "v": mi.tensor("t", 8), "i": mi.tensor("n", 1), "j": mi.tensor("t")}
-    return mi.trace(fn, **types)
+    keys = mi.tensor("t", 8)
+    return mi.trace(fn, q=mi.tensor("n", 8), k=keys, v=keys, i=mi.tensor("n", 1), j=mi.tensor("t"))
 
 
 def ops(program: AxisProgram, nodes: Sequence[int]) -> list[str]:

@@ -12,7 +12,8 @@ from mirage.ir.dims import evaluate
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
 from mirage.search import cuts as cuts_module
-from mirage.search.cuts import MAX_OPERATORS, SOURCES, Cuts, members
+from mirage.search.computed import SOURCES
+from mirage.search.cuts import MAX_OPERATORS, Cuts, members
 from mirage.search.pieces import piece_of
 from tests.programs import axes
 from tests.random_programs import random_program, random_sizes

@@ -33,7 +33,7 @@ from mirage.search import jobs, large
 from mirage.search import stream as whole_search
 from mirage.search.candidates import Candidates
 from mirage.search.checkpoint import Checkpoint
-from mirage.search.cuts import SOURCES
+from mirage.search.computed import SOURCES
 from mirage.search.large import Found, LargeSearch, is_large
 from mirage.search.options import SearchOptions
 from mirage.search.partitions import Partition, Way

@@ -117,7 +117,8 @@ class _BoundsAlgebra:
         if fn.increasing:
             more = "".join(f", mi_broadcast({literal(p)})" for p in params)
             ends = (f"{self.functions.use(fn)}(mi_broadcast(({x}).{end}){more})[0]" for end in ("low", "high"))
-            return f"(bounds){{{', '.join(ends)}}}"
+            # a function may make a number of NaN
+            return f"known(({x}).low <= ({x}).high, {', '.join(ends)})"
         written = fn.written(self, x, *params) if fn.written is not None else None
         if written is None:
             raise _Unbounded

@@ -40,6 +40,7 @@ class CupyArrays(Arrays):
             "erf": special.erf,
             "gauss_cdf": special.ndtr,
             "relu": lambda x: self.xp.maximum(x, x.dtype.type(0)),
+            "log_step": lambda x: self.xp.where(x > 0, x.dtype.type(0), x.dtype.type(-np.inf)),
             "maximum": lambda x, c: self.xp.maximum(x, x.dtype.type(c)),
             "clamp": lambda x, lo, hi: self.xp.clip(x, x.dtype.type(lo), x.dtype.type(hi)),
             "pow": lambda x, p: self.xp.power(x, x.dtype.type(p)),

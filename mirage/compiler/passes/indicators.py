@@ -135,20 +135,20 @@ class Indicators:
             return _Linear({atom: 1})
         return None
 
-    def _positions(self, atom: Atom) -> OpCall | None:
-        """The `arange` that a tensor's numbers are, if they are positions."""
+    def _positions(self, atom: Atom) -> bool:
+        """Whether numbers are positions, sizes, or sums of these and of constants."""
         call = self._call(atom)
-        while call is not None and call.op in (*_VIEWS, "cast"):
-            call = self._call(call.args[0])
-        return call if call is not None and call.op == "arange" else None
+        if call is not None and call.op in (*_VIEWS, "cast", "add", "sub"):
+            return all(map(self._positions, call.args))
+        small = call is not None and call.op == "constant" and abs(dict(call.attrs)["value"]) < 2**40
+        return small or (call is not None and call.op in ("arange", "size"))
 
     def _count(self, v: Var) -> int:
         """The parts of its numbers."""
-        positions = self._positions(v)
-        if positions is None:
-            return PARTS[_type(v).dtype]
-        stop = dict(positions.attrs)["stop"]
-        return 1 if stop.is_Integer and stop <= 2**BITS else POSITION_PARTS
+        call = self._call(v)
+        if call is not None and call.op == "arange" and (stop := dict(call.attrs)["stop"]).is_Integer and stop <= 2**BITS:
+            return 1
+        return POSITION_PARTS if self._positions(v) else PARTS[_type(v).dtype]
 
     def _written(self, difference: _Linear) -> Atom:
         """The difference in floating point: too large ones are rounded, and none to 0."""

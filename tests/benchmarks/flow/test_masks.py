@@ -33,15 +33,15 @@ def test_attention_is_one_subprogram(name: str) -> None:
     (lax,) = called
     assert ops(m, lax).count("matmul") == 2
     assert "softmax" in ops(m, lax) and "where" not in ops(m, lax)
-    arrays = arguments(case)
+    arrays = arguments(case, masks.TOKENS)
     wide = [t.double() if t.is_floating_point() else t for t in map(torch.from_numpy, arrays)]
     torch.testing.assert_close(torch.from_numpy(evaluate(m, *arrays)).double(), dense(case, wide), atol=1e-5, rtol=1e-5)
 
 
 def test_table() -> None:
-    row = MaskRow("causal", "", 2, 0, {masks.OURS: 10.0, masks.FLEX: 25.0, masks.DENSE: 20.0}, {})
+    row = MaskRow("causal", 4096, "", 2, 0, {masks.OURS: 10.0, masks.FLEX: 25.0, masks.DENSE: 20.0}, {})
     assert row.ratio == 2.0
-    assert mask_table([row]).rows == [["causal", "2", "0", "10", "25", "20", "2.00"]]
+    assert mask_table([row]).rows == [["causal", "4,096", "2", "0", "10", "25", "20", "2.00"]]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -49,7 +49,7 @@ def test_compiled(name: str) -> None:
     """Without a search, the processor's own attention, and what makes masks and terms: a loop or two."""
     case = CASES[name]
     run = mi.compile(case.program, types_of(case), without=("superoptimize",))
-    arrays = arguments(case)
+    arrays = arguments(case, masks.TOKENS)
     found = torch.from_numpy(run(*arrays))
     torch.testing.assert_close(found, dense(case, [torch.from_numpy(a) for a in arrays]), atol=1e-5, rtol=1e-5)
     code = run.program.functions[run.program.main].code

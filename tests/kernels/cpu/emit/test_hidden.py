@@ -164,9 +164,8 @@ def apart(q: Any, k: Any, v: Any, i: Any, j: Any) -> Any:
 
 def positions(fn: Callable[..., Any], dtype: str = "float32", **tile: int) -> Run:
     t = mi.tensor(HEADS, "n", WIDTH, dtype=dtype)
-    vectors = {"i": mi.tensor("n", 1, dtype=dtype), "j": mi.tensor("n", dtype=dtype)}
-    graph = looped(mi.trace(fn, q=t, k=t, v=t, **vectors))
-    run = Run(graph, **tile)
+    i, j = mi.tensor("n", 1, dtype=dtype), mi.tensor("n", dtype=dtype)
+    run = Run(looped(mi.trace(fn, q=t, k=t, v=t, i=i, j=j)), **tile)
     assert run.passes_over and "added0" in run.executable.source
     return run
 
@@ -210,14 +209,15 @@ def test_bounds_pass_over_what_is_hidden() -> None:
 
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 3e38])
-def test_bounds_of_numbers_that_are_not_finite_hide_nothing_that_is_seen(odd: float) -> None:
+@pytest.mark.parametrize("fn", [compared, apart])
+def test_bounds_of_numbers_that_are_not_finite_hide_nothing_that_is_seen(fn: Callable[..., Any], odd: float) -> None:
     n = 24
     q, k, v = arrays(n, np.float32)
     i, j = np.arange(n, dtype=np.float32)[:, None].copy(), np.arange(n, dtype=np.float32)
     j[17] = odd
     with np.errstate(all="ignore"):
-        want = exact_at(compared, q, k, v, i, j)
-    np.testing.assert_allclose(positions(compared)(q, k, v, i, j), want, rtol=1e-4, atol=2e-5)
+        want = exact_at(fn, q, k, v, i, j)
+    np.testing.assert_allclose(positions(fn)(q, k, v, i, j), want, rtol=1e-4, atol=2e-5)
 
 
 def test_masks_without_bounds_are_looked_at() -> None:
