@@ -188,10 +188,12 @@ def compile(
         return built_functional(module, stacked, context, without)
     module = passed(module, context, PREPARATION, without)
     prepared, unsearched = module, context.copy()
-    module = passed(module, context, (add_masks.run, partition.run), without)
+    masked = passed(module, context, (add_masks.run,), without)
+    changed = masked.functions != module.functions
+    module = passed(masked, context, (partition.run,), without)
     context.superoptimizer = search
     if isinstance(search, Searches) and kernels.on_host and superoptimize.subprograms(module):
-        race_of = _Race(main, module, context, search, without, budget)
+        race_of = _Race(main, module, context, search, without, budget, changed)
         executable = race_of.fastest(finished, prepared, unsearched)
     else:
         executable = finished(module, context)
@@ -224,6 +226,8 @@ def _is_exported(program: object) -> bool:
 class _Race:
     """The forms of a program whose subprograms are about to be searched: with what is chosen for each of them, with what searches
     found, and without a search. `budget` are the seconds of the compilation, of which the race between them has a share.
+    `changed`: what is searched is written otherwise than without a search, so that it may be slower even where nothing that was
+    found is used.
     """
 
     main: Function
@@ -232,6 +236,7 @@ class _Race:
     search: Searches
     without: Collection[str]
     budget: float
+    changed: bool
     #: the largest integer in arguments: 1, so that rows which an integer chooses are some of all, where the program takes that
     integer: int = 1
 
@@ -263,7 +268,7 @@ class _Race:
         if search.known:
             return self._kept(executable)
         whole, choices = FULL, search.chosen
-        if search.may_lose:
+        if search.may_lose or (self.changed and not search.interrupted):
             if plain is None:
                 plain = finished(prepared, unsearched)
                 race = self._seconds(plain)

@@ -19,7 +19,7 @@ LINEAR = (*MOVED, "add", "sub", "neg", "mul", "constant")
 
 def random_inputs(program: Program, sizes: Mapping[str, int], seed: int, offset: float = 0.0) -> list[np.ndarray]:
     """Inputs of the program's shapes and dtype: normal ones (standard deviation 1) around `offset`, all numbers
-    of an integer type, 0 or 1 for `masks`, and numbers in order for `positions`.
+    of an integer type, 0 and 1 for `masks`, as causal ones have them, and numbers in order for `positions`.
     """
     rng = np.random.default_rng(seed)
     inputs = Inputs(program)
@@ -66,7 +66,7 @@ class Inputs:
         t = self.types[k]
         shape, dtype = t.bind(sizes), ELEMENTS[t.dtype]
         if k in self._masks:
-            return filled(shape, lambda n: rng.integers(0, 2, n).astype(dtype))
+            return _mask(shape).astype(dtype)
         if k in self._positions:
             # those that are compared reach as far, however many they are: a single query is at the last key
             furthest = max(prod(self.types[i].bind(sizes)) for i in self._positions)
@@ -74,6 +74,14 @@ class Inputs:
             factor = self._positions[k]
             return filled(shape, lambda n: ((np.arange(1, n + 1) * furthest // n - 1) // factor).astype(dtype))
         return random_input(t, sizes, rng, offset)
+
+
+def _mask(shape: tuple[int, ...]) -> np.ndarray:
+    """Of rows and columns, those up to the diagonal, as masks hide what is together; three quarters of a single row."""
+    rows, columns = (1, 1, *shape)[-2:]
+    counts = np.arange(1, rows + 1) * columns // rows if rows != 1 else np.array([3 * columns // 4])
+    seen = np.arange(columns) < np.maximum(counts, 1)[:, None]
+    return np.broadcast_to(seen if len(shape) > 1 else seen.reshape(shape), shape)
 
 
 def masks(program: Program) -> frozenset[int]:
