@@ -17,6 +17,7 @@ from benchmarks.graphs.programs import SMALL, GraphProgram
 from mirage import compilation, subprograms
 from mirage.compiler import choice
 from mirage.compiler.build import OPTIMIZATIONS, PIPELINE
+from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.compiler.passes import superoptimize
 from mirage.errors import (
     BudgetError,
@@ -193,6 +194,45 @@ def test_the_fastest_form_of_a_subprogram_runs(wanted: str, monkeypatch: pytest.
     text = executable.explain()
     said = {"found": "times as fast as the library; complete", "fused": "fused, which was measured to be faster than"}
     assert text.count(said.get(wanted, "libraries and fusion, which were measured to be faster than")) == 2
+
+
+def causal(q: Any, k: Any, v: Any) -> Any:
+    n = q.shape[1]
+    seen = mi.arange(0, n) <= mi.reshape(mi.arange(0, n), (n, 1))
+    return mi.softmax(mi.where(seen, q @ mi.transpose(k, (0, 2, 1)), -1e9), axis=-1) @ v
+
+
+CAUSAL = {name: mi.tensor(2, "n", 8) for name in "qkv"}
+
+
+def check_causal(run: Any) -> None:
+    for n in (1, 5, 70):
+        q, k, v = (np.random.default_rng(seed).standard_normal((2, n, 8), np.float32) for seed in range(3))
+        scores = np.where(np.tri(n, dtype=bool), q.astype(np.float64) @ k.swapaxes(1, 2), -np.inf)
+        shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        np.testing.assert_allclose(run(q, k, v), shares / shares.sum(-1, keepdims=True) @ v, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("wanted", ["full", "plain"])
+def test_masks_race_where_nothing_that_was_found_is_used(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With masks written for the search, even what libraries make of the program is another one."""
+    limit_tuning(monkeypatch.setattr)
+    races_by(lambda forms, *_, **more: wanted if "full" in forms else "plain", monkeypatch.setattr)
+    executable = mi.compile(causal, CAUSAL, sizes={"n": 24}, budget=2 * BUDGET, cache=False)
+    check_causal(executable)
+    assert ("the kernels that searches found are not used" in executable.explain()) == (wanted == "plain")
+    assert ("clamp" in executable.explain()) == (wanted == "full")
+
+
+def test_a_mask_of_positions_is_computed_in_the_kernel_that_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_tuning(monkeypatch.setattr)
+    races_by(Judge("full", "found"), monkeypatch.setattr)
+    executable = mi.compile(causal, CAUSAL, sizes={"n": 24}, budget=2 * BUDGET, cache=False)
+    check_causal(executable)
+    (kernel,) = [k for k in executable.kernels.values() if isinstance(k, MuGraphKernel)]
+    assert any(n.op == "clamp" for n in kernel.program)
+    # beside queries, keys and values, it is given vectors
+    assert sorted(t.rank for t in kernel.program.input_types) == [1, 1, 3, 3, 3]
 
 
 @pytest.mark.parametrize("wanted", ["full", "plain", "found"])
