@@ -8,7 +8,7 @@ heads: s is a tensor that is read, or computed from vectors (`indicators`); the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,18 +25,20 @@ _DEFINED = frozenset({"matmul", "mul", "add", "sub", "neg", "tanh", "transpose",
 
 
 def run(module: Module, context: Context) -> Module:
-    functions = {name: add_masks(f, module.functions) for name, f in module.functions.items()}
+    functions = {name: add_masks(f, module.functions, context.sizes) for name, f in module.functions.items()}
     return Module(functions, module.kernels, module.main)
 
 
-def add_masks(function: Function, functions: Mapping[str, Function]) -> Function:
-    """The function whose masked scores are sums of products; itself where it has none."""
+def add_masks(
+    function: Function, functions: Mapping[str, Function], sizes: Sequence[Mapping[str, int]] = ()
+) -> Function:
+    """The function whose masked scores are sums of products; itself where it has none. `sizes` are those that are measured."""
     read = _Read(function)
     masked = {b.var: mask for b in function.bindings if (mask := read.mask(b.var, b.value)) is not None}
     if not masked:
         return function
     r = Rewriter(function, functions)
-    indicators = {dtype: Indicators(r, read.values, dtype) for dtype in {m.dtype for m in masked.values()}}
+    indicators = {dtype: Indicators(r, read.values, dtype, sizes) for dtype in {m.dtype for m in masked.values()}}
     for b in function.bindings:
         if b.var in masked:
             mask = masked[b.var]

@@ -13,11 +13,12 @@ differences are taken part by part, where they are exact, and added up from the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from mirage.compiler.passes.rewrite import OperatorWriter, Rewriter
+from mirage.ir.dims import Dim, evaluate
 from mirage.ir.graph.nodes import Atom, Expr, OpCall, Var
 from mirage.ir.types import TensorType, is_one
 
@@ -28,6 +29,9 @@ PARTS: Mapping[str, int] = {"bool": 1, "int8": 1, "uint8": 1, "int16": 1, "int32
 POSITION_PARTS = 2
 #: the difference that is above 0 where a comparison holds: which operand's, and what is added
 _ORDERS: Mapping[str, tuple[int, int]] = {"less": (1, 0), "less_equal": (1, 1), "greater": (0, 0), "greater_equal": (0, 1)}
+#: rows of a mask that is computed where it is read, at some of the sizes that are measured: one of fewer rows takes little
+#: memory, and less to make than its vectors take
+ROWS = 8
 #: operators that only arrange elements
 _VIEWS = ("reshape", "transpose", "repeat", "broadcast_to")
 #: types in which such parts are exact
@@ -47,22 +51,32 @@ class _Linear:
 
 
 class Indicators:
-    """Writes indicators of a type into the function that a rewriter writes; `values` are the old function's definitions."""
+    """Writes indicators of a type into the function that a rewriter writes; `values` are the old function's definitions, `sizes`
+    the sets of sizes (dim symbol -> elements) that are measured.
+    """
 
-    def __init__(self, r: Rewriter, values: Mapping[Var, Expr], dtype: str, where: str = "") -> None:
-        self.w = OperatorWriter(r, where)
-        self.r, self.values, self.dtype = r, values, dtype
+    def __init__(
+        self, r: Rewriter, values: Mapping[Var, Expr], dtype: str, sizes: Sequence[Mapping[str, int]] = ()
+    ) -> None:
+        self.w = OperatorWriter(r)
+        self.r, self.values, self.dtype, self.sizes = r, values, dtype, sizes
         self._parts: dict[Var, list[Atom]] = {}
 
     def find(self, condition: Atom) -> Atom | None:
-        """The indicator of a condition of rows and columns; None where that is as large as a tensor that it reads, or is none of
-        those above.
+        """The indicator of a condition of rows and columns; None where that is as large as a tensor that it reads, has few rows,
+        or is none of those above.
         """
         shape = _type(condition).shape
-        sources = self._sources(condition) if self.dtype in EXACT and not any(map(is_one, shape[-2:])) else None
+        sources = self._sources(condition) if self.dtype in EXACT and self._has_rows(shape) else None
         if sources is None or any(prod(_type(v).shape) == prod(shape) for v in sources):
             return None
         return self._of(condition)
+
+    def _has_rows(self, shape: Sequence[Dim]) -> bool:
+        if len(shape) < 2 or any(map(is_one, shape[-2:])):
+            return False
+        known = [at for at in self.sizes if at.keys() >= {s.name for s in shape[-2].free_symbols}]
+        return not known or any(evaluate(shape[-2], at) >= ROWS for at in known)
 
     def _call(self, atom: Atom) -> OpCall | None:
         value = self.values.get(atom) if isinstance(atom, Var) else None

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mirage.compiler.context import Context
 from mirage.compiler.passes import add_masks, partition
+from mirage.compiler.passes.indicators import ROWS
 from mirage.ir.graph.interpret import run_module
 from mirage.ir.graph.nodes import FunctionCall
 from mirage.ir.graph.parse import parse_module
@@ -96,6 +98,13 @@ def test_other_masks_are_tensors(why: str) -> None:
     condition, more = REFUSED[why]
     m = after(masked(condition, more=more), add_masks.run)
     assert "clamp" not in ops(m) and "cast" in ops(m)
+
+
+def test_masks_of_few_rows_are_tensors() -> None:
+    text = masked(CONDITIONS["causal"])
+    for rows, computed in (([1], False), ([ROWS - 1, 1], False), ([ROWS], True), ([1, 512], True)):
+        m = after(text, add_masks.run, context=Context(sizes=tuple({"b": 1, "h": 2, "s": s, "t": 600} for s in rows)))
+        assert ("clamp" in ops(m)) == computed
 
 
 def test_types_in_which_parts_are_not_exact_have_tensors() -> None:
