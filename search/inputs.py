@@ -77,9 +77,9 @@ class Inputs:
 
 
 def _mask(shape: tuple[int, ...]) -> np.ndarray:
-    """Of rows and columns, those up to the diagonal, as masks hide what is together; three quarters of a single row."""
+    """Of rows and columns, those up to the diagonal, as masks hide what is together; a single row hides the last alone."""
     rows, columns = (1, 1, *shape)[-2:]
-    counts = np.arange(1, rows + 1) * columns // rows if rows != 1 else np.array([3 * columns // 4])
+    counts = np.arange(1, rows + 1) * columns // rows if rows != 1 else np.array([columns - 1])
     seen = np.arange(columns) < np.maximum(counts, 1)[:, None]
     return np.broadcast_to(seen if len(shape) > 1 else seen.reshape(shape), shape)
 
