@@ -24,7 +24,7 @@ from mirage.ir.types import TensorType, is_one
 
 #: bits of a part. Sums of `MOST` of them are exact in float32
 BITS, MOST = 20, 8
-#: parts of whole numbers by their type, and of positions, of which there are fewer than 2^43
+#: parts of whole numbers by their type, and of positions, of which there are fewer than 2^40
 PARTS: Mapping[str, int] = {"bool": 1, "int8": 1, "uint8": 1, "int16": 1, "int32": 2, "int64": 3}
 POSITION_PARTS = 2
 #: the difference that is above 0 where a comparison holds: which operand's, and what is added
@@ -129,9 +129,11 @@ class Indicators:
         a, b = (self._linear(x) for x in call.args)
         if a is None or b is None:
             return None
-        # sums of other numbers than positions may leave their type
-        if any(x.terms and not (all(map(self._positions, x.terms)) or x == _Linear(dict.fromkeys(x.terms, 1))) for x in (a, b)):
-            return None
+        for x in (a, b):
+            # sums of other numbers than positions may leave their type
+            alone = len(x.terms) == 1 and x == _Linear(dict.fromkeys(x.terms, 1))
+            if not alone and not all(map(self._positions, x.terms)):
+                return None
         greater, more = _ORDERS.get(call.op, (0, 0))
         found = (a, b)[greater].plus((b, a)[greater], -1).plus(_Linear({}, more), 1)
         small = sum(map(abs, found.terms.values())) <= MOST and abs(found.number) < 2**BITS

@@ -89,6 +89,7 @@ REFUSED = {
     "a row for all queries": ("m = less(j, more)", "more: int64[1]"),
     "numbers in floating point": ("e = cast(i, dtype='float32')\nf = cast(j, dtype='float32')\nm = less(f, e)", ""),
     "sums that may leave their type": ("b = add(more, more)\nm = less(j, b)", "more: int64[s, 1]"),
+    "sums of two that may": ("b = add(more, other)\nm = less(j, b)", "more: int64[s, 1], other: int64[s, 1]"),
     "too far apart": ("o = constant(value=2000000)\ni1 = add(i, o)\nm = less(j, i1)", ""),
 }
 
