@@ -146,7 +146,8 @@ class Indicators:
             return _Linear({}, int(value)) if value == int(value) else None
         if call is not None and call.op in ("add", "sub"):
             a, b = map(self._linear, call.args)
-            return a.plus(b, 1 if call.op == "add" else -1) if a is not None and b is not None else None
+            if a is not None and b is not None:
+                return a.plus(b, 1 if call.op == "add" else -1)
         if isinstance(atom, Var) and _type(atom).dtype in PARTS and _type(atom).rank:
             return _Linear({atom: 1})
         return None
