@@ -20,6 +20,7 @@ from math import prod
 from mirage.compiler.passes.rewrite import OperatorWriter, Rewriter
 from mirage.ir.dims import Dim, evaluate
 from mirage.ir.graph.nodes import Atom, Expr, OpCall, Var
+from mirage.ir.operator import RENAMING
 from mirage.ir.types import TensorType, is_one
 
 #: bits of a part. Sums of `MOST` of them are exact in float32
@@ -33,7 +34,7 @@ _ORDERS: Mapping[str, tuple[int, int]] = {"less": (1, 0), "less_equal": (1, 1), 
 #: memory, and less to make than its vectors take
 ROWS = 8
 #: operators that only arrange elements
-_VIEWS = ("reshape", "transpose", "repeat", "broadcast_to")
+_VIEWS = (*RENAMING, "broadcast_to")
 #: types in which such parts are exact
 EXACT = ("float32", "float64")
 
@@ -94,24 +95,23 @@ class Indicators:
         return [condition] if isinstance(condition, Var) else None
 
     def _of(self, condition: Atom) -> Atom:
-        call, w = self._call(condition), self.w
-        match call.op if call is not None else "":
-            case "logical_and":
-                return w.op("mul", *map(self._of, call.args))  # type: ignore[union-attr]
-            case "logical_or":
-                return self._clamped(w.op("add", *map(self._of, call.args)))  # type: ignore[union-attr]
-            case "logical_not":
-                return self._other(self._of(call.args[0]))  # type: ignore[union-attr]
-            case "equal":
-                return self._other(self._apart(call))  # type: ignore[arg-type]
-            case "not_equal":
-                return self._apart(call)  # type: ignore[arg-type]
-            case op if op in _ORDERS:
-                return self._clamped(self._written(self._difference(call)))  # type: ignore[arg-type]
-        return w.op("cast", self.r.read(condition), dtype=self.dtype)
+        match self._call(condition):
+            case OpCall("logical_and", args):
+                return self.w.op("mul", *map(self._of, args))
+            case OpCall("logical_or", args):
+                return self._clamped(self.w.op("add", *map(self._of, args)))
+            case OpCall("logical_not", (arg,)):
+                return self._other(self._of(arg))
+            case OpCall("equal") as call:
+                return self._other(self._apart(call))
+            case OpCall("not_equal") as call:
+                return self._apart(call)
+            case OpCall(op) as call if op in _ORDERS:
+                return self._clamped(self._written(call))
+        return self.w.op("cast", self.r.read(condition), dtype=self.dtype)
 
     def _apart(self, call: OpCall) -> Atom:
-        return self._clamped(self.w.op("abs", self._written(self._difference(call))))  # type: ignore[arg-type]
+        return self._clamped(self.w.op("abs", self._written(call)))
 
     def _clamped(self, atom: Atom) -> Atom:
         return self.w.op("clamp", atom, lo=0, hi=1)
@@ -167,8 +167,10 @@ class Indicators:
             return 1
         return POSITION_PARTS if self._positions(v) else PARTS[_type(v).dtype]
 
-    def _written(self, difference: _Linear) -> Atom:
-        """The difference in floating point: too large ones are rounded, and none to 0."""
+    def _written(self, call: OpCall) -> Atom:
+        """The difference of operands in floating point: too large ones are rounded, and none to 0."""
+        difference = self._difference(call)
+        assert difference is not None
         parts = {v: self._parts_of(v) for v in difference.terms}
         count = max(len(found) for found in parts.values())
         total: Atom | None = None
