@@ -36,26 +36,6 @@ MI_INLINE void mi_store_sums(
     mi_store_mask(f->out + at, finished(f, own, sum, at, mask), mask);
 }
 
-MI_INLINE void mi_lay_row(const mi_windows *c, mi_real *to, const mi_real *from, ptrdiff_t step, ptrdiff_t n)
-{
-    (void)c;
-    mi_copy_every(to, from, step, n);
-}
-
-MI_INLINE void mi_lay_pairs(
-    const mi_windows *c, mi_real *even, ptrdiff_t evens, mi_real *odd, ptrdiff_t odds, const mi_real *from, ptrdiff_t n)
-{
-    (void)c;
-    const ptrdiff_t most = evens > odds ? evens : odds;
-    for (ptrdiff_t i = 0; i < most; i += MI_W) {
-        const ptrdiff_t left = n - 2 * i, behind = left - MI_W;
-        const mi_vec a = mi_load_n(from + 2 * i, left < MI_W ? (int)left : MI_W);
-        const mi_vec b = behind > 0 ? mi_load_n(from + 2 * i + MI_W, behind < MI_W ? (int)behind : MI_W) : (mi_vec){0};
-        if (i < evens) mi_store_n(even + i, mi_every_second(0, a, b), evens - i < MI_W ? (int)(evens - i) : MI_W);
-        if (i < odds) mi_store_n(odd + i, mi_every_second(1, a, b), odds - i < MI_W ? (int)(odds - i) : MI_W);
-    }
-}
-
 #include "mirage_depthwise.h"
 #include "mirage_direct.h"
 

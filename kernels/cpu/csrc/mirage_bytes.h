@@ -51,14 +51,23 @@ MI_INLINE void mi_copy_bytes(unsigned char *to, const unsigned char *from, int n
 /* The first n of them, of which the others are 0. */
 MI_INLINE mi_ivec mi_load_bytes_n(const unsigned char *p, int n)
 {
+#if defined(__AVX512F__) && MI_CHEAP_MASKS
+    mi_ivec v;
+    __asm__("vpmovzxbd %1, %0%{%2%}%{z%}" : "=v"(v) : "m"(*(const mi_bytes_of_lanes *)p), "Yk"(mi_mask_n(n)));
+    return v;
+#else
     unsigned char part[MI_W] = {0};
     if (n == MI_W) return mi_load_bytes(p);
     mi_copy_bytes(part, p, n);
     return mi_load_bytes(part);
+#endif
 }
 
 MI_INLINE void mi_store_bytes_n(unsigned char *p, mi_sum v, int n)
 {
+#if defined(__AVX512F__) && MI_CHEAP_MASKS
+    __asm__("vpmovdb %1, %0%{%2%}" : "+m"(*(mi_bytes_of_lanes *)p) : "v"(v), "Yk"(mi_mask_n(n)));
+#else
     unsigned char part[MI_W];
     if (n == MI_W) {
         mi_store_bytes(p, v);
@@ -66,6 +75,7 @@ MI_INLINE void mi_store_bytes_n(unsigned char *p, mi_sum v, int n)
     }
     mi_store_bytes(part, v);
     mi_copy_bytes(p, part, n);
+#endif
 }
 
 #endif

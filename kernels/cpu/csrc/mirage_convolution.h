@@ -7,9 +7,6 @@
 
 #include <string.h>
 
-#ifndef MI_ELEMENT
-#define MI_ELEMENT mi_real /* of x, as it is given */
-#endif
 #define MI_COLUMNS (MI_BLOCK_VECTORS * MI_W) /* of a panel: places, of one image or of several */
 
 /* Where sums go, and what is done to them before. */
@@ -19,8 +16,7 @@ struct mi_finish;
  * `low` places before that of the padded tensor; what lies beyond x is 0. */
 typedef struct {
     ptrdiff_t batch, groups, channels, outputs, in[3], kernel[3], places[3], strides[3], gaps[3], low[3];
-    const MI_ELEMENT *x;
-    const mi_real *w;
+    const mi_real *x, *w;
     const struct mi_finish *finish;
 } mi_windows;
 

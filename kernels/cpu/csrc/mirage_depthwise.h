@@ -5,8 +5,6 @@
  *
  * What includes it defines before
  *
- *   mi_lay_row       to[i] = x[i * step] for i < n, as numbers
- *   mi_lay_pairs     even[i] = x[2 * i] and odd[i] = x[2 * i + 1] for so many of each, of n elements of x
  *   mi_output        what the sums of an output have in common where they are stored, as mi_output_of gives it
  *   mi_store_sums    n sums of an output, from element `at` of the result on
  */
@@ -26,12 +24,25 @@ typedef struct {
 } mi_depthwise;
 
 /* Fetches what lies behind a row of n elements as far as a band is long: rows are so short that little else is read meanwhile. */
-MI_INLINE void mi_fetch_row(const MI_ELEMENT *row, ptrdiff_t n)
+MI_INLINE void mi_fetch_row(const mi_real *row, ptrdiff_t n)
 {
     for (ptrdiff_t i = 0; i < n; i += MI_LINE / (ptrdiff_t)sizeof *row) mi_fetch(MI_LINE, (const char *)(row + i) + MI_AHEAD);
 }
 
-static void mi_band_lay_out(const mi_depthwise *d, const MI_ELEMENT *x, ptrdiff_t i0, ptrdiff_t i1, ptrdiff_t rows, mi_real *to)
+/* even[i] = x[2 * i] and odd[i] = x[2 * i + 1] for so many of each, of n elements of x. */
+MI_INLINE void mi_lay_pairs(mi_real *even, ptrdiff_t evens, mi_real *odd, ptrdiff_t odds, const mi_real *x, ptrdiff_t n)
+{
+    const ptrdiff_t most = evens > odds ? evens : odds;
+    for (ptrdiff_t i = 0; i < most; i += MI_W) {
+        const ptrdiff_t left = n - 2 * i, behind = left - MI_W;
+        const mi_vec a = mi_load_n(x + 2 * i, left < MI_W ? (int)left : MI_W);
+        const mi_vec b = behind > 0 ? mi_load_n(x + 2 * i + MI_W, behind < MI_W ? (int)behind : MI_W) : (mi_vec){0};
+        if (i < evens) mi_store_n(even + i, mi_every_second(0, a, b), evens - i < MI_W ? (int)(evens - i) : MI_W);
+        if (i < odds) mi_store_n(odd + i, mi_every_second(1, a, b), odds - i < MI_W ? (int)(odds - i) : MI_W);
+    }
+}
+
+static void mi_band_lay_out(const mi_depthwise *d, const mi_real *x, ptrdiff_t i0, ptrdiff_t i1, ptrdiff_t rows, mi_real *to)
 {
     const mi_windows *c = &d->c;
     const ptrdiff_t *n = c->in;
@@ -42,18 +53,18 @@ static void mi_band_lay_out(const mi_depthwise *d, const MI_ELEMENT *x, ptrdiff_
             const ptrdiff_t at1 = i1 * c->strides[1] + r - c->low[1];
             for (ptrdiff_t i = 0; i < d->line; i += MI_W) mi_store(row + i, (mi_vec){0}); /* and of what comes next */
             if (at0 < 0 || at0 >= n[0] || at1 < 0 || at1 >= n[1]) continue;
-            const MI_ELEMENT *line = x + (at0 * n[1] + at1) * n[2];
+            const mi_real *line = x + (at0 * n[1] + at1) * n[2];
             mi_fetch_row(line, n[2]);
             if (c->strides[2] == 1) {
                 const ptrdiff_t fit = d->length - c->low[2], count = n[2] < fit ? n[2] : fit;
-                mi_lay_row(c, row + c->low[2], line, 1, count > 0 ? count : 0);
+                mi_copy_every(row + c->low[2], line, 1, count > 0 ? count : 0);
                 continue;
             }
             if (c->strides[2] == 2) {
                 const ptrdiff_t first = c->low[2] / 2, second = (c->low[2] + 1) / 2, odd = c->low[2] % 2;
                 const ptrdiff_t evens = (n[2] + 1) / 2, odds = n[2] / 2, most = d->length - first, other = d->length - second;
                 mi_lay_pairs(
-                    c, row + odd * d->length + first, evens < most ? evens : most, row + (1 - odd) * d->length + second,
+                    row + odd * d->length + first, evens < most ? evens : most, row + (1 - odd) * d->length + second,
                     odds < other ? odds : other, line, n[2]);
                 continue;
             }
@@ -62,7 +73,7 @@ static void mi_band_lay_out(const mi_depthwise *d, const MI_ELEMENT *x, ptrdiff_
                 ptrdiff_t first;
                 const ptrdiff_t end = mi_within(0, d->length, c->strides[2], shift, n[2], &first);
                 if (first >= end) continue;
-                mi_lay_row(c, row + phase * d->length + first, line + first * c->strides[2] + shift, c->strides[2], end - first);
+                mi_copy_every(row + phase * d->length + first, line + first * c->strides[2] + shift, c->strides[2], end - first);
             }
         }
     }
@@ -154,7 +165,7 @@ static void mi_band(void *args, long index, int thread, void *scratch)
     const ptrdiff_t *p = c->places;
     const ptrdiff_t first = index % d->bands * d->band, i0 = index / d->bands % p[0], image = index / (d->bands * p[0]);
     const ptrdiff_t left = p[1] - first, count = left < d->band ? left : d->band;
-    const MI_ELEMENT *x = c->x + image * (c->in[0] * c->in[1] * c->in[2]);
+    const mi_real *x = c->x + image * (c->in[0] * c->in[1] * c->in[2]);
     const ptrdiff_t taps = c->kernel[0] * c->kernel[1] * c->kernel[2];
     mi_band_lay_out(d, x, i0, first, (count - 1) * c->strides[1] + (c->kernel[1] - 1) * c->gaps[1] + 1, scratch);
     for (ptrdiff_t o = 0; o < c->outputs; o++) {

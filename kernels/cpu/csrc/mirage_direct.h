@@ -115,7 +115,7 @@ static void mi_direct_cell(
     const ptrdiff_t depth = c->kernel[0] * c->kernel[1] * c->kernel[2] * c->channels;
     mi_real *laid = scratch;
     ptrdiff_t *taps = (ptrdiff_t *)(laid + c->channels * plane + MI_W), *tap = taps;
-    const MI_ELEMENT *x = c->x + (image * c->groups + group) * c->channels * (c->in[0] * c->in[1] * c->in[2]);
+    const mi_real *x = c->x + (image * c->groups + group) * c->channels * (c->in[0] * c->in[1] * c->in[2]);
     for (ptrdiff_t k = 0; k < c->channels; k++, x += c->in[0] * c->in[1] * c->in[2]) {
         mi_band_lay_out(band, x, i0, i1, read, laid + k * plane);
     }

@@ -12,9 +12,8 @@
  * With multipliers in place of scales it is ((sum * multiplier[o] + 2^(shift - 1)) >> shift), clipped, in 64 bits.
  *
  * Channels are interleaved to words of 4 bytes first, each with what one lane multiplies; words are then laid out in panels and
- * multiplied as the numbers of other convolutions are. Those of one channel are sums of floats, in which such sums are exact.
+ * multiplied as the numbers of other convolutions are. Those of one channel: mirage_byte_windows.h.
  */
-#define MI_ELEMENT unsigned char
 #include "mirage_convolution.h"
 #include "mirage_dot.h"
 
@@ -24,17 +23,10 @@
 #define COLUMNS MI_COLUMNS
 #define OUTPUTS 32        /* of a cell at least, so that laying out columns is the smaller part of it */
 #define FEW 4             /* outputs of one channel that are no product */
-#define EXACT_TAPS 512    /* sums of so many products of 9 and 8 bits are whole numbers of float32 */
 #define SHARED (16 * 1024) /* from so many words on, several threads interleave */
 #define STRIP 4096        /* places of a channel that one cell interleaves */
 
 typedef short mi_bytes16 __attribute__((vector_size(MI_W * 2)));
-typedef unsigned short mi_pairs __attribute__((vector_size(MI_W * 2)));
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#define MI_FIRST_BYTE(pairs) ((pairs) & 0xff)
-#else
-#define MI_FIRST_BYTE(pairs) ((pairs) >> 8)
-#endif
 
 struct mi_finish {
     const int *sums;   /* of the weights of an output */
@@ -48,8 +40,7 @@ struct mi_finish {
     int other_bytes, other_is_signed, other_zero; /* 4 of float32, 1 of an integer */
     int bytes, whole, zero;                   /* of the result: 4 of float32, or of `whole` sums; 2 or 1 of an integer */
     int shift, least, most;                   /* with multipliers: bounds of what is shifted */
-    int flip, minus;                          /* a byte of x stands for (byte ^ flip) - minus */
-    unsigned term_zero;                       /* what a term is where x is zero; 0 of terms that are without */
+    unsigned term_zero;                       /* what a term is where x is zero */
 };
 
 typedef struct {
@@ -65,6 +56,7 @@ typedef struct {
     const unsigned char *bytes;
     const unsigned *w; /* words of weights */
     unsigned *words, flip;
+    int is_signed;
     ptrdiff_t given, strips; /* channels of a group */
     mi_real blank;
 } products;
@@ -164,42 +156,26 @@ static void store_row(const struct mi_finish *f, const unsigned *from, ptrdiff_t
     }
 }
 
-/* Sums in floats, as those of one channel are: of terms without their zero. */
-MI_INLINE void mi_store_sums(
-    const struct mi_finish *f, const mi_output *own, mi_vec sum, ptrdiff_t output, ptrdiff_t at, int n)
-{
-    store_some(f, own, (mi_sum)__builtin_convertvector(sum, mi_ivec), output, at, n);
-}
+#include "mirage_byte_windows.h"
 
-
-MI_INLINE void mi_lay_row(const mi_windows *c, mi_real *to, const unsigned char *from, ptrdiff_t step, ptrdiff_t n)
+MI_INLINE void mi_store_rows(
+    const int NV, const struct mi_finish *given, const mi_sum *sums, ptrdiff_t output, ptrdiff_t at, ptrdiff_t step, int rows, ptrdiff_t n)
 {
-    const int flip = c->finish->flip, minus = c->finish->minus;
-    ptrdiff_t i = 0;
-    for (; step == 1 && i < n; i += MI_W) {
-        const int count = n - i < MI_W ? (int)(n - i) : MI_W;
-        const mi_ivec whole = (mi_load_bytes_n(from + i, count) ^ flip) - minus;
-        mi_store_n(to + i, __builtin_convertvector(whole, mi_vec), count);
+    const struct mi_finish f = *given; /* a copy, as what is stored might be what a pointer leads to */
+    const mi_output own = mi_output_of(&f, output);
+    const int scaled_bytes = f.bytes == 1 && !f.other && !f.multiplier;
+    MI_UNROLL for (int i = 0; i < MI_BAND_ROWS; i++)
+    {
+        MI_UNROLL for (int j = 0; j < NV; j++)
+        {
+            const ptrdiff_t left = n - j * MI_W, to = at + i * step + j * MI_W;
+            const int lanes = left < MI_W ? (int)left : MI_W;
+            if (i >= rows) return;
+            if (scaled_bytes) store_scaled(1, 0, &f, &own, sums[i * NV + j], to, lanes);
+            else store_some(&f, &own, sums[i * NV + j], output, to, lanes);
+        }
     }
-    /* pairs of bytes, of which the last one reads one more */
-    for (; step == 2 && i + MI_W < n; i += MI_W) {
-        mi_pairs pairs;
-        memcpy(&pairs, from + 2 * i, sizeof pairs);
-        const mi_ivec low = __builtin_convertvector(MI_FIRST_BYTE(pairs), mi_ivec);
-        mi_store(to + i, __builtin_convertvector((low ^ flip) - minus, mi_vec));
-    }
-    for (; i < n; i++) to[i] = (mi_real)((from[i * step] ^ flip) - minus);
 }
-
-MI_INLINE void mi_lay_pairs(
-    const mi_windows *c, mi_real *even, ptrdiff_t evens, mi_real *odd, ptrdiff_t odds, const unsigned char *from, ptrdiff_t n)
-{
-    (void)n;
-    mi_lay_row(c, even, from, 2, evens);
-    mi_lay_row(c, odd, from + 1, 2, odds);
-}
-
-#include "mirage_depthwise.h"
 
 /* Words of a quad of channels: those that there are not are the first one, and have weights of 0. */
 static void interleave(void *args, long index, int thread, void *scratch)
@@ -219,7 +195,7 @@ static void interleave(void *args, long index, int thread, void *scratch)
     }
 #else
     const unsigned char *a = from[0], *b = from[1];
-    if (p->c.finish->flip) {
+    if (p->is_signed) {
         for (ptrdiff_t i = 0; i < count; i++) {
             to[i] = ((unsigned)(signed char)a[i] & 0xffff) | (unsigned)(signed char)b[i] << 16;
         }
@@ -338,40 +314,43 @@ static void cell(void *args, long index, int thread, void *scratch)
     }
 }
 
-/* Whether groups of so many channels, outputs and elements of a window are sums of floats. */
-static int is_alone(ptrdiff_t channels, ptrdiff_t outputs, ptrdiff_t taps)
-{
-    return channels == 1 && outputs <= FEW && taps <= EXACT_TAPS;
-}
+/* Whether groups of so many channels and outputs are no products. */
+static int is_alone(ptrdiff_t channels, ptrdiff_t outputs) { return channels == 1 && outputs <= FEW; }
+
+#if MI_STEP == 4
+typedef signed char weight; /* as it is multiplied */
+#else
+typedef short weight;
+#endif
 
 /* A convolution's weights w[groups * outputs, channels, taps] as `mi_quantized_windows` reads them, and the sums of each output's;
- * returns the bytes of the packed form, and writes where `to` is not NULL. */
+ * `row` taps are a row of a window. Returns the bytes of the packed form, and writes where `to` is not NULL. */
 ptrdiff_t mi_quantized_windows_pack(
-    ptrdiff_t groups, ptrdiff_t outputs, ptrdiff_t channels, ptrdiff_t taps, const signed char *w, void *to, int *sums)
+    ptrdiff_t groups, ptrdiff_t outputs, ptrdiff_t channels, ptrdiff_t taps, ptrdiff_t row, const signed char *w, void *to, int *sums)
 {
-    const ptrdiff_t quads = (channels + MI_STEP - 1) / MI_STEP, all = groups * outputs * channels * taps;
-    const int alone = is_alone(channels, outputs, taps);
-    if (!to) return 4 * (alone ? all : groups * mi_packed_outputs(outputs) * quads * taps);
+    const ptrdiff_t quads = (channels + MI_STEP - 1) / MI_STEP, words = mi_words_of_row(row);
+    const int alone = is_alone(channels, outputs);
+    if (!to) return 4 * groups * (alone ? outputs * (taps / row) * words : mi_packed_outputs(outputs) * quads * taps);
     for (ptrdiff_t o = 0; o < groups * outputs; o++) {
         sums[o] = 0;
         for (ptrdiff_t i = 0; i < channels * taps; i++) sums[o] += w[o * channels * taps + i];
     }
-    if (alone) {
-        for (ptrdiff_t i = 0; i < all; i++) ((mi_real *)to)[i] = w[i];
-        return 4 * all;
-    }
     char *next = to;
+    for (ptrdiff_t i = 0; alone && i < groups * outputs * taps; i += row) {
+        for (ptrdiff_t k = 0; k < row; k += MI_STEP, next += 4) {
+            weight word[MI_STEP];
+            for (int t = 0; t < MI_STEP; t++) word[t] = k + t < row ? w[i + k + t] : 0;
+            memcpy(next, word, 4);
+        }
+    }
+    if (alone) return next - (char *)to;
     for (ptrdiff_t g = 0; g < groups; g++) {
         for (ptrdiff_t o = 0; o < outputs;) {
             const ptrdiff_t left = outputs - o, rows = mi_output_rows(left);
             for (ptrdiff_t tap = 0; tap < taps; tap++) {
                 for (ptrdiff_t q = 0; q < quads; q++) {
                     for (ptrdiff_t i = 0; i < rows; i++, next += 4) {
-#if MI_STEP == 4
-                        signed char word[MI_STEP];
-#else
-                        short word[MI_STEP];
-#endif
+                        weight word[MI_STEP];
                         for (int t = 0; t < MI_STEP; t++) {
                             const ptrdiff_t k = q * MI_STEP + t;
                             word[t] = i < left && k < channels ? w[((g * outputs + o + i) * channels + k) * taps + tap] : 0;
@@ -391,19 +370,13 @@ ptrdiff_t mi_quantized_windows_pack(
 int mi_quantized_windows(const quantized_windows *q, mi_pool_run_fn *run, int n_threads)
 {
     struct mi_finish finish = q->finish;
-    products p = {.c = mi_windows_of(q->sizes), .bytes = q->x, .w = q->w};
+    products p = {.c = mi_windows_of(q->sizes), .bytes = q->x, .w = q->w, .is_signed = q->is_signed};
     mi_windows *c = &p.c;
     const ptrdiff_t plane = c->in[0] * c->in[1] * c->in[2], taps = c->kernel[0] * c->kernel[1] * c->kernel[2];
-    c->finish = &finish;
-    finish.flip = q->is_signed ? 128 : 0;
-    finish.minus = q->x_zero + finish.flip;
-    if (is_alone(c->channels, c->outputs, taps)) {
-        finish.term_zero = 0;
-        c->x = q->x, c->w = q->w;
-        return mi_run_depthwise(c, n_threads, run);
-    }
     const int zero = q->x_zero + MI_SHIFT(q->is_signed);
+    c->finish = &finish;
     finish.term_zero = (unsigned)zero;
+    if (is_alone(c->channels, c->outputs)) return mi_run_byte_windows(c, q->x, q->is_signed, zero, q->w, n_threads, run);
     const unsigned blank = MI_STEP == 4 ? (unsigned)(zero & 0xff) * 0x01010101u : (unsigned)(zero & 0xffff) * 0x00010001u;
     memcpy(&p.blank, &blank, sizeof blank);
     p.flip = MI_SHIFT(q->is_signed) ? 0x80808080u : 0;

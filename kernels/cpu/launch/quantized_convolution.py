@@ -30,8 +30,7 @@ from mirage.settings import num_threads
 ACTIVATIONS = ("int8", "uint8")
 _POINTERS = ("sums", "offset", "scale", "multiplier", "bias", "other", "out")
 _INTEGERS = (
-    "other_bytes", "other_is_signed", "other_zero", "bytes", "whole", "zero", "shift", "least", "most", "flip", "minus",
-    "term_zero",
+    "other_bytes", "other_is_signed", "other_zero", "bytes", "whole", "zero", "shift", "least", "most", "term_zero",
 )  # fmt: skip
 
 
@@ -69,7 +68,7 @@ def _library() -> Any:
     source = (HEADERS / "quantized_convolution.c").read_text(encoding="utf-8")
     library = toolchain.load(toolchain.compile(source, name="quantized_convolution"))
     size, pointer = ctypes.c_ssize_t, ctypes.c_void_p
-    library.mi_quantized_windows_pack.argtypes = [*[size] * 4, *[pointer] * 3]
+    library.mi_quantized_windows_pack.argtypes = [*[size] * 5, *[pointer] * 3]
     library.mi_quantized_windows_pack.restype = size
     library.mi_quantized_windows.argtypes = [pointer, pointer, ctypes.c_int]
     library.mi_quantized_windows.restype = ctypes.c_int
@@ -82,7 +81,7 @@ def pack(w: np.ndarray, *, groups: int = 1) -> PackedWindows:
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`.
     """
     library, w = _library(), np.ascontiguousarray(w)
-    sizes = groups, w.shape[0] // groups, w.shape[1], prod(w.shape[2:]), address(w)
+    sizes = groups, w.shape[0] // groups, w.shape[1], prod(w.shape[2:]), w.shape[-1], address(w)
     packed = np.empty(library.mi_quantized_windows_pack(*sizes, 0, 0) if w.size else 0, np.int8)
     sums = np.zeros(w.shape[0], np.int32)
     if w.size:

@@ -31,12 +31,12 @@ static void check(const ptrdiff_t *s, int kind, int threads)
     signed char *x = bytes_of(s[0] * s[1] * s[2] * plane), *w = bytes_of(outputs * depth), *out = bytes_of(size * bytes);
     int *column = (int *)room(outputs), *offset = (int *)room(outputs), *factor = (int *)room(outputs);
     float *scale = room(outputs), *bias = room(outputs);
-    void *packed = room(mi_quantized_windows_pack(s[1], s[3], s[2], taps, w, NULL, NULL) / 4);
+    void *packed = room(mi_quantized_windows_pack(s[1], s[3], s[2], taps, k[2], w, NULL, NULL) / 4);
     for (ptrdiff_t i = 0; i < outputs; i++) {
         scale[i] = (float)(rand() % 2001 - 1000) / 1048576.f, bias[i] = (float)(rand() % 2001 - 1000) / 8.f;
         offset[i] = rand() % 2001 - 1000, factor[i] = rand() % 2001 - 1000;
     }
-    mi_quantized_windows_pack(s[1], s[3], s[2], taps, w, packed, column);
+    mi_quantized_windows_pack(s[1], s[3], s[2], taps, k[2], w, packed, column);
     signed char *added = other == 2 ? bytes_of(size * 4) : bytes_of(size);
     for (ptrdiff_t i = 0; other == 2 && i < size; i++) ((float *)(void *)added)[i] = (float)(rand() % 99);
     const int narrow = bytes == 1, least = bytes == 4 ? 0 : (narrow ? -128 : -32768) - 3, most = narrow ? 124 : 32764;
@@ -100,6 +100,10 @@ int main(int argc, char **argv)
         {2, 6, 1, 1, 1, 13, 21, 1, 3, 3, 1, 13, 21, 1, 1, 1, 1, 1, 1, 0, 1, 1},
         {1, 3, 1, 2, 2, 18, 40, 2, 5, 5, 2, 9, 20, 1, 2, 2, 1, 1, 1, 1, 2, 2},
         {1, 2, 1, 1, 1, 1, 600, 1, 1, 550, 1, 1, 51, 1, 1, 1, 1, 1, 1, 0, 0, 0},
+        {1, 3, 1, 1, 1, 9, 70, 1, 3, 5, 1, 4, 21, 1, 2, 3, 1, 1, 2, 0, 0, 1},
+        {2, 2, 1, 3, 1, 6, 90, 1, 2, 7, 1, 5, 17, 1, 1, 5, 1, 1, 1, 0, 0, 2},
+        {1, 2, 1, 1, 1, 5, 30, 1, 5, 4, 1, 3, 4, 1, 2, 9, 1, 1, 1, 0, 2, 3},
+        {1, 2, 1, 1, 1, 1, 1, 1, 1, 3, 1, 1, 1, 1, 1, 90, 1, 1, 1, 0, 0, 85},
         {3, 1, 1, 70, 3, 4, 5, 2, 2, 2, 2, 3, 4, 1, 1, 1, 1, 1, 1, 0, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
