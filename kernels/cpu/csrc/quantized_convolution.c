@@ -21,6 +21,7 @@
 
 #define ROWS 256          /* words of a panel's column: in the second-level cache */
 #define COLUMNS MI_COLUMNS
+#define PANELS 4          /* of a cell, whose columns fill some cache lines of an output */
 #define OUTPUTS 32        /* of a cell at least, so that laying out columns is the smaller part of it */
 #define FEW 4             /* outputs of one channel that are no product */
 #define SHARED (16 * 1024) /* from so many words on, several threads interleave */
@@ -52,7 +53,8 @@ typedef struct {
 
 typedef struct {
     mi_windows c; /* of words: `channels` of so many bytes each */
-    ptrdiff_t positions, depth, columns, tiles, parts, part;
+    ptrdiff_t positions, depth, columns, tiles, parts, part, panels; /* panels of a cell, of at most `most` words of windows */
+    ptrdiff_t most;
     const unsigned char *bytes;
     const unsigned *w; /* words of weights */
     unsigned *words, flip;
@@ -144,15 +146,19 @@ MI_INLINE void store_some(const struct mi_finish *f, const mi_output *o, mi_sum 
     else store_scaled(4, 4, f, o, sum, at, n);
 }
 
+/* Whether results are bytes of scaled sums and nothing more: those of most convolutions. */
+MI_INLINE int is_plain(const struct mi_finish *f) { return f->bytes == 1 && !f->other && !f->multiplier; }
+
 /* Stores a row of n sums. */
-static void store_row(const struct mi_finish *f, const unsigned *from, ptrdiff_t output, ptrdiff_t at, ptrdiff_t n)
+MI_INLINE void store_row(const struct mi_finish *f, const unsigned *from, ptrdiff_t output, ptrdiff_t at, ptrdiff_t n)
 {
     const mi_output o = mi_output_of(f, output);
-    ptrdiff_t i = 0;
-    for (; i + MI_W <= n; i += MI_W) store_some(f, &o, mi_load_lanes(from + i), output, at + i, MI_W);
-    if (i < n) {
-        const mi_vec rest = mi_load_n((const float *)(const void *)(from + i), (int)(n - i));
-        store_some(f, &o, (mi_sum)rest, output, at + i, (int)(n - i));
+    const int plain = is_plain(f);
+    for (ptrdiff_t i = 0; i < n; i += MI_W) {
+        const int lanes = n - i < MI_W ? (int)(n - i) : MI_W;
+        const mi_sum sum = lanes < MI_W ? (mi_sum)mi_load_n((const float *)(const void *)(from + i), lanes) : mi_load_lanes(from + i);
+        if (plain) store_scaled(1, 0, f, &o, sum, at + i, lanes);
+        else store_some(f, &o, sum, output, at + i, lanes);
     }
 }
 
@@ -161,9 +167,9 @@ static void store_row(const struct mi_finish *f, const unsigned *from, ptrdiff_t
 MI_INLINE void mi_store_rows(
     const int NV, const struct mi_finish *given, const mi_sum *sums, ptrdiff_t output, ptrdiff_t at, ptrdiff_t step, int rows, ptrdiff_t n)
 {
-    const struct mi_finish f = *given; /* a copy, as what is stored might be what a pointer leads to */
+    const struct mi_finish f = *given; /* a copy, as in `store` */
     const mi_output own = mi_output_of(&f, output);
-    const int scaled_bytes = f.bytes == 1 && !f.other && !f.multiplier;
+    const int plain = is_plain(&f);
     MI_UNROLL for (int i = 0; i < MI_BAND_ROWS; i++)
     {
         MI_UNROLL for (int j = 0; j < NV; j++)
@@ -171,7 +177,7 @@ MI_INLINE void mi_store_rows(
             const ptrdiff_t left = n - j * MI_W, to = at + i * step + j * MI_W;
             const int lanes = left < MI_W ? (int)left : MI_W;
             if (i >= rows) return;
-            if (scaled_bytes) store_scaled(1, 0, &f, &own, sums[i * NV + j], to, lanes);
+            if (plain) store_scaled(1, 0, &f, &own, sums[i * NV + j], to, lanes);
             else store_some(&f, &own, sums[i * NV + j], output, to, lanes);
         }
     }
@@ -269,46 +275,60 @@ static void store(
     ptrdiff_t count)
 {
     const mi_windows *c = &p->c;
+    const struct mi_finish finish = *c->finish; /* a copy, as what is stored might be what a pointer leads to */
     for (ptrdiff_t done = 0; done < count;) {
         const ptrdiff_t image = (column + done) / p->positions, place = (column + done) % p->positions;
         const ptrdiff_t left = count - done, rest = p->positions - place, run = rest < left ? rest : left;
         for (ptrdiff_t o = 0; o < outputs; o++) {
             const ptrdiff_t output = group * c->outputs + first + o;
             const ptrdiff_t at = (image * c->groups * c->outputs + output) * p->positions + place;
-            store_row(c->finish, from + o * COLUMNS + done, output, at, run);
+            store_row(&finish, from + o * COLUMNS + done, output, at, run);
         }
         done += run;
     }
 }
 
+MI_INLINE ptrdiff_t vectors_of(ptrdiff_t n) { return (n + MI_W - 1) / MI_W; }
+
+/* Columns of the panel that begins at column `at` of `count`. */
+MI_INLINE ptrdiff_t columns_of(ptrdiff_t count, ptrdiff_t at) { return count - at < COLUMNS ? count - at : COLUMNS; }
+
+/* Some panels by some outputs: of each output, what lies side by side in all panels is stored after one another. Where windows are
+ * laid out in several parts, there is one panel, whose sums are kept. */
 static void cell(void *args, long index, int thread, void *scratch)
 {
     (void)thread;
     const products *p = args;
     const mi_windows *c = &p->c;
     const ptrdiff_t part = index % p->parts, tile = index / p->parts % p->tiles, group = index / (p->parts * p->tiles);
-    const ptrdiff_t column = tile * COLUMNS, rest = p->columns - column, count = rest < COLUMNS ? rest : COLUMNS;
+    const ptrdiff_t column = tile * p->panels * COLUMNS, rest = p->columns - column, most = p->panels * COLUMNS;
+    const ptrdiff_t count = rest < most ? rest : most, size = p->most * COLUMNS;
     const ptrdiff_t first = part * p->part, left = c->outputs - first, outputs = left < p->part ? left : p->part;
-    const int vectors = (int)((count + MI_W - 1) / MI_W);
     const mi_real *x = (const mi_real *)(const void *)p->words + group * c->channels * (c->in[0] * c->in[1] * c->in[2]);
     const unsigned *w = p->w + (group * mi_packed_outputs(c->outputs) + first) * p->depth;
-    mi_real *panel = scratch;
-    unsigned *aside = (unsigned *)scratch + ROWS * COLUMNS;
-    mi_run_of_places runs[COLUMNS];
-    const int n_runs = mi_find_runs(c, column, count, runs);
-    for (ptrdiff_t row = 0; row < p->depth; row += ROWS) {
-        const ptrdiff_t rows = p->depth - row < ROWS ? p->depth - row : ROWS;
+    mi_real *panels = scratch;
+    unsigned *aside = (unsigned *)scratch + p->panels * size;
+    for (ptrdiff_t row = 0; row < p->depth; row += p->most) {
+        const ptrdiff_t rows = p->depth - row < p->most ? p->depth - row : p->most;
         const int last = row + rows == p->depth;
-        mi_lay_out_panel(c, x, runs, n_runs, row, rows, vectors * MI_W, p->blank, panel);
+        for (ptrdiff_t at = 0; at < count; at += COLUMNS) {
+            mi_run_of_places runs[COLUMNS];
+            const ptrdiff_t columns = columns_of(count, at);
+            const int n_runs = mi_find_runs(c, column + at, columns, runs);
+            mi_lay_out_panel(c, x, runs, n_runs, row, rows, vectors_of(columns) * MI_W, p->blank, panels + at / COLUMNS * size);
+        }
         for (ptrdiff_t o = 0; o < outputs;) {
             const ptrdiff_t more = outputs - o, mr = mi_output_rows(more);
             const int log = mr == 8 ? 3 : mr == 4 ? 2 : mr == 2;
-            const block b = {
-                .k = rows, .w = w + o * p->depth + row * mr, .y = (const unsigned *)scratch, .sums = aside + o * COLUMNS,
-                .accumulate = row > 0,
-            };
-            blocks[log][vectors - 1](&b);
-            if (last) store(p, b.sums, group, first + o, more < mr ? more : mr, column, count);
+            for (ptrdiff_t at = 0; at < count; at += COLUMNS) {
+                const ptrdiff_t columns = columns_of(count, at);
+                const block b = {
+                    .k = rows, .w = w + o * p->depth + row * mr, .y = (const unsigned *)scratch + at / COLUMNS * size,
+                    .sums = aside + o * COLUMNS, .accumulate = row > 0,
+                };
+                blocks[log][vectors_of(columns) - 1](&b);
+                if (last) store(p, b.sums, group, first + o, more < mr ? more : mr, column + at, columns);
+            }
             o += mr;
         }
     }
@@ -388,7 +408,10 @@ int mi_quantized_windows(const quantized_windows *q, mi_pool_run_fn *run, int n_
     p.positions = c->places[0] * c->places[1] * c->places[2];
     p.depth = c->channels * taps;
     p.columns = c->batch * p.positions;
-    p.tiles = (p.columns + COLUMNS - 1) / COLUMNS;
+    p.most = p.depth < ROWS ? p.depth : ROWS;
+    p.panels = 1;
+    while (p.panels < PANELS && (p.panels + 1) * p.depth <= ROWS && p.columns > 4 * n_threads * (p.panels + 1) * COLUMNS) p.panels++;
+    p.tiles = (p.columns + p.panels * COLUMNS - 1) / (p.panels * COLUMNS);
     p.strips = (plane + STRIP - 1) / STRIP;
     /* several cells for each thread, so that they end together */
     p.parts = 1;
@@ -396,7 +419,7 @@ int mi_quantized_windows(const quantized_windows *q, mi_pool_run_fn *run, int n_
     p.part = (c->outputs + p.parts - 1) / p.parts;
     p.part = (p.part + MI_BLOCK_ROWS - 1) / MI_BLOCK_ROWS * MI_BLOCK_ROWS;
     p.parts = (c->outputs + p.part - 1) / p.part;
-    const size_t bytes = (size_t)(ROWS + p.part) * COLUMNS * sizeof(unsigned);
+    const size_t bytes = (size_t)(p.panels * p.most + p.part) * COLUMNS * sizeof(unsigned);
     int status = run(interleave, &p, c->batch * c->groups * c->channels * p.strips, words < SHARED ? 1 : n_threads, 0);
     if (!status) status = run(cell, &p, c->groups * p.tiles * p.parts, n_threads, bytes);
     free(p.words);
