@@ -101,7 +101,7 @@ def _compile_shared(folder: Path) -> None:
     before = os.environ.get("MIRAGE_CACHE_DIR")
     os.environ["MIRAGE_CACHE_DIR"] = str(folder)
     try:
-        toolchain.compile("int warm;", name="warm", parts=product_parts("float32"))
+        toolchain.compile("int warm;", name="warm", parts=product_parts(["float32"]))
         for name in LIBRARIES:
             toolchain.compile(library_source(name), name=name)
         ResultStore()

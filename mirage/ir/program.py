@@ -208,18 +208,13 @@ class ProgramBuilder:
             if n.op == "input" and n.type.dtype not in WIDENED:
                 check_float(n.type.dtype, f"{self.name}: input {n.attr['name']!r}")
         dtype = check_float(self.nodes[outputs[0]].type.dtype, f"{self.name}: a result")
-        widened: set[str] = set()
         for n in (self.nodes[i] for i in used):
             own, where = n.type.dtype, f"{n.where}: " if n.where else ""
             what = f"{where}{self.name}: " + (f"input {n.attr['name']!r}" if n.op == "input" else n.op)
-            if dtype == "float32" and own in WIDENED and (n.op in ("input", *RENAMING) or get_operator(n.op).moves):
-                widened.add(own)
-                continue
-            if own in (dtype, "scalar"):
+            widened = dtype == "float32" and own in WIDENED
+            if own in (dtype, "scalar") or (widened and (n.op in ("input", *RENAMING) or get_operator(n.op).moves)):
                 continue
             raise DTypeError(
                 f"{what} is {own}, and the program computes {dtype}; use one dtype in a program, or cast inputs of "
                 f"{', '.join(WIDENED)} to float32"
             )
-        if len(widened) > 1:
-            raise DTypeError(f"{self.name}: inputs of dtypes {', '.join(sorted(widened))}; cast inputs of one dtype to float32")

@@ -47,13 +47,12 @@ def _check_arguments(graph: MuGraph) -> None:
 
 
 def _check_stored(graph: MuGraph) -> None:
-    """Inputs are of the graph's element type, or of one other that is widened to it."""
+    """Inputs are of the graph's element type, or of others that are widened to it."""
     stored = sorted({x.dtype for x in graph.inputs} - {""})
-    unknown = [t for t in stored if t not in WIDENED or graph.dtype != "float32"]
-    if unknown or len(stored) > 1:
+    if any(t not in WIDENED or graph.dtype != "float32" for t in stored):
         raise DTypeError(
-            f"muGraph {graph.name}: inputs are stored in {', '.join(stored)}, and it computes {graph.dtype}; only one of "
-            f"{', '.join(WIDENED)} is widened, to float32"
+            f"muGraph {graph.name}: inputs are stored in {', '.join(stored)}, and it computes {graph.dtype}; only "
+            f"{', '.join(WIDENED)} are widened, to float32"
         )
     if len({(x.argument, x.dtype) for x in graph.inputs}) > len({x.argument for x in graph.inputs}):
         raise DTypeError(f"muGraph {graph.name}: inputs that read one argument differ in what it is stored in")

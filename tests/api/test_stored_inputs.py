@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,11 +30,16 @@ def gated(x: Any, w: Any, s: Any, v: Any, t: Any) -> Any:
 
 
 def attend(q: Any, k: Any, ks: Any, v: Any, vs: Any) -> Any:
-    return mi.softmax(q @ (mi.cast(k, "float32") * ks).mT / 64) @ (mi.cast(v, "float32") * vs)
+    return mi.softmax(q @ (mi.cast(k, "float32") * ks).mT / 64) @ (mi.cast(v, "float32") * mi.cast(vs, "float32"))
 
 
 def dynamic(x: Any, w: Any, s: Any, t: Any) -> Any:
     return mi.cast(x, "float32") @ mi.cast(w, "float32").mT * s * t
+
+
+def shifted(x: Any, w: Any, s: Any, t: Any) -> Any:
+    """As layers are quantized: rows have a zero point, weights a scale for each column."""
+    return mi.relu((mi.cast(x, "float32") - 128) @ mi.cast(w, "float32").mT * s + t)
 
 
 T = mi.tensor
@@ -46,6 +52,13 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, int]]] =
     "gated": (gated, dict(x=T("m", 64)) | WEIGHT, {"m": 3, "n": 40}),
     "attend": (attend, dict(q=T("b", 1, 16)) | CACHE, {"b": 2, "t": 70}),
     "dynamic": (dynamic, dict(x=T("m", 32, **BYTES), w=T("n", 32, **BYTES), s=T("n"), t=T("m", 1)), {"m": 5, "n": 19}),
+    "unsigned": (dynamic, dict(x=T("m", 32, dtype="uint8"), w=T("n", 32, **BYTES), s=T("n"), t=T("m", 1)), {"m": 6, "n": 21}),
+    "shifted": (shifted, dict(x=T("m", 40, dtype="uint8"), w=T("n", 40, **BYTES), s=T("n"), t=T("n")), {"m": 7, "n": 18}),
+    "three types": (
+        attend,
+        dict(q=T("b", 1, 16)) | CACHE | dict(v=T("b", "t", 16, dtype="bfloat16"), vs=T("b", "t", 1, dtype="float16")),
+        {"b": 3, "t": 40},
+    ),
 }
 
 
@@ -63,7 +76,8 @@ def result(name: str) -> Superoptimized:
 def arrays(p: Program, sizes: dict[str, int], seed: int = 0) -> list[np.ndarray]:
     """Scales are about 1 / 100, so that no result is that of one term."""
     drawn = random_inputs(p, sizes, seed)
-    return [a / np.float32(100) if t.rank == 1 or t.shape[-1] == 1 else a for a, t in zip(drawn, p.input_types, strict=True)]
+    scales = [t.rank == 1 or t.shape[-1] == 1 for t in p.input_types]
+    return [(a / 100).astype(a.dtype) if scale else a for a, scale in zip(drawn, scales, strict=True)]
 
 
 def right(p: Program, found: Any, given: list[np.ndarray], sizes: dict[str, int]) -> None:
@@ -85,9 +99,11 @@ def test_every_kernel_is_right_at_other_sizes(name: str) -> None:
     assert r(*empty).size == 0
 
 
-def test_bytes_are_multiplied_as_such() -> None:
-    r = result("dynamic")
-    assert any("mi_gemm_dot_bytes" in c.executable.source for c in r.graphs if c.executable is not None)
+@pytest.mark.parametrize(("name", "product"), [("dynamic", "int8_int8"), ("unsigned", "(uint8_int8|int8_uint8)")])
+def test_bytes_are_multiplied_as_such(name: str, product: str) -> None:
+    r = result(name)
+    sources = [c.executable.source for c in r.graphs if c.executable is not None]
+    assert any(re.search(f"mi_gemm_dot_bytes_{product}\\(", source) for source in sources)
     x, w, s, t = arrays(r.program, {"m": 9, "n": 21})
     exact = (x.astype(np.int64) @ w.astype(np.int64).T).astype(np.float64)
     np.testing.assert_allclose(r(x, w, s, t), exact * s * t, rtol=1e-6)
@@ -159,7 +175,6 @@ def test_graphs_as_text_and_verified() -> None:
 WRONG = [
     (lambda x, y: x @ y, dict(x=T("m", 8), y=T(8, "n", **BYTES)), "int8"),
     (lambda x: x.mT, dict(x=T("m", 8, **BYTES)), "a result is int8; only float32"),
-    (lambda x, y: dynamic(x, y, 2, 1), dict(x=T(4, 8, **BYTES), y=T(4, 8, dtype="uint8")), "int8, uint8; cast inputs of one"),
     (lambda x: mi.cast(x, "float64") + 1, dict(x=T(4, **BYTES)), "input 'x' is int8, and the program computes float64"),
     (lambda x: mi.cast(x * 2, "float32"), dict(x=T(4, dtype="float16")), "mul is float16, and the program computes float32"),
     (lambda x: mi.cast(x, "int8"), dict(x=T(4)), "a result is int8; only float32"),
@@ -173,7 +188,7 @@ def test_what_is_not_widened_is_refused(fn: Any, specs: dict[str, Any], message:
         mi.trace(fn, "wrong", **specs)
 
 
-@pytest.mark.parametrize("name", ("gated", "attend"))
+@pytest.mark.parametrize("name", ("gated", "attend", "shifted", "three types"))
 def test_compiled_functions_search_what_reads_bytes(name: str) -> None:
     """The casts and scales are part of a subprogram, and no tensor of float32 is made of what is stored."""
     fn, specs, sizes = PROGRAMS[name]

@@ -1,6 +1,8 @@
 /* Loads and stores that convert between narrow elements in memory and vectors of float. Included by mirage_vec.h where
  * `#define MI_NARROW float16` (IEEE binary16) or `bfloat16` (the upper half of a float) names their type; or `int8` or `uint8`,
- * which are only loaded.
+ * which are only loaded. Included once more, for another type, where several are read.
+ *
+ * All names end in their type's: mi_load_narrow_int8. Without it, they are those of the type that MI_NARROW names at that place.
  *
  * Widening is exact. Narrowing rounds to nearest, ties to even; what is too large becomes infinite, and NaN stays NaN.
  * Subnormal numbers are kept. The names are those of mirage_vec.h with `half`; no alignment is assumed, and the
@@ -26,12 +28,29 @@
 #define MI_ELEMENT_float16 unsigned short
 #define MI_ELEMENT_int8 signed char
 #define MI_ELEMENT_uint8 unsigned char
+typedef unsigned mi_uvec __attribute__((vector_size(MI_VEC_BYTES)));
+
+#define MI_OF(name) MI_CAT(name##_, MI_NARROW)
+#define mi_narrow MI_OF(mi_narrow)
+#define mi_narrow_vec MI_OF(mi_narrow_vec)
+#define mi_narrow_unaligned MI_OF(mi_narrow_unaligned)
+#define mi_widen MI_OF(mi_widen)
+#define mi_to_narrow MI_OF(mi_to_narrow)
+#define mi_load_narrow MI_OF(mi_load_narrow)
+#define mi_store_narrow MI_OF(mi_store_narrow)
+#define mi_broadcast_narrow MI_OF(mi_broadcast_narrow)
+#define mi_load_narrow_n MI_OF(mi_load_narrow_n)
+#define mi_store_narrow_n MI_OF(mi_store_narrow_n)
+#define mi_copy_narrow_n MI_OF(mi_copy_narrow_n)
+#define mi_load_narrow_strided MI_OF(mi_load_narrow_strided)
+#define mi_load_narrow_strided_n MI_OF(mi_load_narrow_strided_n)
+#define mi_store_narrow_strided_n MI_OF(mi_store_narrow_strided_n)
+#define mi_transpose_narrow MI_OF(mi_transpose_narrow)
+#endif
 
 typedef MI_CAT(MI_ELEMENT_, MI_NARROW) mi_narrow;
-#define MI_NARROW_SIZE (2 - MI_IS_BYTE)
-typedef mi_narrow mi_narrow_vec __attribute__((vector_size(MI_NARROW_SIZE * MI_W)));
-typedef mi_narrow mi_narrow_unaligned __attribute__((vector_size(MI_NARROW_SIZE * MI_W), aligned(MI_NARROW_SIZE), may_alias));
-typedef unsigned mi_uvec __attribute__((vector_size(MI_VEC_BYTES)));
+typedef mi_narrow mi_narrow_vec __attribute__((vector_size(sizeof(mi_narrow) * MI_W)));
+typedef mi_narrow mi_narrow_unaligned __attribute__((vector_size(sizeof(mi_narrow) * MI_W), aligned(sizeof(mi_narrow)), may_alias));
 
 #if MI_IS_BYTE
 
@@ -124,6 +143,7 @@ MI_INLINE mi_vec mi_broadcast_narrow(const mi_narrow *p) { return mi_broadcast((
 MI_INLINE mi_vec mi_broadcast_narrow(const mi_narrow *p) { return mi_widen(*p - (mi_narrow_vec){0}); }
 #endif
 
+#undef MI_NARROW_MASKS
 #if defined(__has_builtin)
 #if !MI_IS_BYTE && MI_W == 16 && defined(__AVX512BW__) && defined(__AVX512VL__) && __has_builtin(__builtin_ia32_loaddquhi256_mask) && \
     __has_builtin(__builtin_ia32_storedquhi256_mask)
@@ -219,5 +239,3 @@ MI_NOINLINE void mi_transpose_narrow(
         }
     }
 }
-
-#endif

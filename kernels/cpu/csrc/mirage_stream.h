@@ -154,6 +154,8 @@ MI_INLINE void mi_put_n(mi_real *p, mi_vec v, int n, int past)
 #if defined(MI_NARROW) && !MI_IS_BYTE
 /* Vectors of 16-bit elements may be smaller than a piece. */
 #define MI_NARROW_PIECES (2 * MI_W / MI_PIECE)
+#define mi_put_narrow MI_OF(mi_put_narrow)
+#define mi_put_narrow_n MI_OF(mi_put_narrow_n)
 
 MI_INLINE void mi_put_narrow(mi_narrow *p, mi_vec v, int past)
 {

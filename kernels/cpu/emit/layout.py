@@ -38,8 +38,8 @@ def c_names(axes: Iterable[str]) -> dict[str, str]:
 class View:
     """Elements in memory: a C pointer, a stride (C text, in elements) per axis, and the axis of stride 1.
 
-    A scalar is a C expression instead. Axes without a stride are broadcast. `narrow` elements are of the type of 16 or
-    8 bits that tensors are stored in (see mirage_narrow.h), others of the type that is computed in. `past` is C text of
+    A scalar is a C expression instead. Axes without a stride are broadcast. `narrow` is the type of 16 or 8 bits that
+    elements are stored in (see mirage_narrow.h), "" where it is that which is computed in. `past` is C text of
     whether to store them past the caches, if that is a question (see mirage_stream.h).
     """
 
@@ -47,7 +47,7 @@ class View:
     strides: Mapping[str, str] = field(default_factory=dict)
     unit: str | None = None
     scalar: str = ""
-    narrow: bool = False
+    narrow: str = ""
     past: str = ""
 
     def at(self, index: Mapping[str, str]) -> str:
@@ -63,9 +63,14 @@ class View:
         return self.strides.get(axis, "0") if axis is not None else "0"
 
 
-def element_type(narrow: bool) -> str:
+def element_type(narrow: str) -> str:
     """The C type of elements in memory."""
-    return "mi_narrow" if narrow else "mi_real"
+    return f"mi_narrow_{narrow}" if narrow else "mi_real"
+
+
+def function_of(name: str, narrow: str, kind: str = "") -> str:
+    """The C function of this name and kind ("_n", "_strided", ...) for such elements."""
+    return f"{name}_narrow{kind}_{narrow}" if narrow else f"{name}{kind}"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from mirage.kernels.cpu.emit.layout import BlockAxes, View
+from mirage.kernels.cpu.emit.layout import BlockAxes, View, function_of
 from mirage.kernels.cpu.emit.writer import Writer
 
 Index = dict[str, str]
@@ -124,36 +124,33 @@ class Nest:
         if view.scalar:
             return f"mi_broadcast({view.scalar})"
         at = view.at(self.index)
-        narrow = "_narrow" if view.narrow else ""
         if axis is None or axis not in view.strides:
-            return f"mi_broadcast_narrow({at})" if narrow else f"mi_broadcast(*({at}))"
-        if view.unit == axis:
-            return f"mi_load{narrow}_n({at}, {lanes})" if lanes else f"mi_load{narrow}({at})"
-        stride = view.strides[axis]
-        return (
-            f"mi_load{narrow}_strided_n({at}, {stride}, {lanes})" if lanes else f"mi_load{narrow}_strided({at}, {stride})"
-        )
+            return f"{function_of('mi_broadcast', view.narrow)}({at if view.narrow else f'*({at})'})"
+        kind, given = ("", [at]) if view.unit == axis else ("_strided", [at, view.strides[axis]])
+        if lanes:
+            kind, given = f"{kind}_n", [*given, lanes]
+        return f"{function_of('mi_load', view.narrow, kind)}({', '.join(given)})"
 
     def store(self, view: View, axis: str | None, lanes: str, value: str, accumulate: bool = False) -> None:
         """Print the store of a vector along `axis` at the current index."""
         at = view.at(self.index)
-        narrow = "_narrow" if view.narrow else ""
         # a sum in 16 bits would be rounded at every step: such targets are in scratch
-        assert not (accumulate and (narrow or view.past))
+        assert not (accumulate and (view.narrow or view.past))
         if axis is None or axis not in view.strides:
-            if narrow:
-                self.w.line(f"mi_store_narrow_n({at}, {value}, 1);")
+            if view.narrow:
+                self.w.line(f"{function_of('mi_store', view.narrow, '_n')}({at}, {value}, 1);")
             else:
                 self.w.line(f"*({at}) {'+=' if accumulate else '='} ({value})[0];")
             return
         if accumulate:
             value = f"{self.load(view, axis, lanes)} + {value}"
         if view.unit == axis:
-            name, last = (f"mi_put{narrow}", [view.past]) if view.past else (f"mi_store{narrow}", [])
+            name, last = ("mi_put", [view.past]) if view.past else ("mi_store", [])
             given = [at, value, *([lanes] if lanes else []), *last]
-            self.w.line(f"{name}{'_n' if lanes else ''}({', '.join(given)});")
+            self.w.line(f"{function_of(name, view.narrow, '_n' if lanes else '')}({', '.join(given)});")
         else:
-            self.w.line(f"mi_store{narrow}_strided_n({at}, {view.strides[axis]}, {value}, {lanes or 'MI_W'});")
+            name = function_of("mi_store", view.narrow, "_strided_n")
+            self.w.line(f"{name}({at}, {view.strides[axis]}, {value}, {lanes or 'MI_W'});")
 
 
 def vector_axis(axes: BlockAxes, looping: bool, space: Sequence[str], votes: Mapping[str, float]) -> str | None:
@@ -183,7 +180,7 @@ def copy(
         with nest.over([a for a in space if a not in crossed]):
             extents = f"{axes.extent(rows, looping)}, {axes.extent(columns, looping)}"
             moved = f"{source.at(nest.index)}, {source.stride(rows)}, {target.at(nest.index)}, {target.stride(columns)}"
-            w.line(f"mi_transpose{'_narrow' if source.narrow else ''}({extents}, {moved});")
+            w.line(f"{function_of('mi_transpose', source.narrow)}({extents}, {moved});")
         return
     axis = vector_axis(axes, looping, space, {str(source.unit): 1.0, str(target.unit): 2.0})
     with nest.over([a for a in space if a != axis]):

@@ -12,7 +12,7 @@ import numpy as np
 
 from mirage.ir.types import ELEMENTS
 from mirage.kernels.cpu.compile.shipped import MICRO_KERNELS, micro_kernel
-from mirage.kernels.cpu.emit.layout import BlockAxes, View
+from mirage.kernels.cpu.emit.layout import BlockAxes, View, function_of
 from mirage.kernels.cpu.emit.loops import Nest, fill
 from mirage.kernels.cpu.emit.writer import Writer
 
@@ -174,27 +174,30 @@ def _plan_product(
     return best
 
 
-def type_macros(dtype: str) -> list[str]:
-    """What C code that reads tensors of a type defines before it includes the headers: the type that is computed in, and the
-    stored one if it is another.
+def type_macros(dtypes: Collection[str]) -> list[str]:
+    """What C code that reads tensors of these types defines before it includes the headers: the type that is computed in, and,
+    a line each, those of fewer bits, of which the headers are to be included one after the other.
     """
-    bytes_each = ELEMENTS[dtype].itemsize
-    real = f"#define MI_REAL {'double' if bytes_each == 8 else 'float'}"
-    return [real, f"#define MI_NARROW {dtype}"] if bytes_each < 4 else [real]
+    sizes = {t: ELEMENTS[t].itemsize for t in dtypes}
+    real = f"#define MI_REAL {'double' if 8 in sizes.values() else 'float'}"
+    return [real, *(f"#define MI_NARROW {t}" for t, size in sizes.items() if size < 4)]
 
 
-def product_parts(dtype: str, wanted: Collection[str] = MICRO_KERNELS) -> tuple[str, ...]:
-    """The sources of the micro-kernels of these products: compiling them takes longer than all else, and they are the same for
-    all programs of an element type.
+def product_parts(dtypes: Collection[str], wanted: Collection[str] = MICRO_KERNELS) -> tuple[str, ...]:
+    """The sources of the micro-kernels of these products of tensors of these types: compiling them takes longer than all else,
+    and they are the same for all programs of the same types.
     """
     if not wanted:
         return ()
-    real, *narrow = type_macros(dtype)
+    real, *narrow = type_macros(dtypes)
     # those of narrow elements call the others
-    needed = [p for p in MICRO_KERNELS if narrow or p in wanted]
-    parts = [micro_kernel(p, [real]) for p in needed]
-    files = ["mirage_narrow_gemm.c", *(["mirage_byte_dot.c"] if ELEMENTS[dtype].itemsize == 1 else [])]
-    return tuple(parts + [f'{real}\n{h}\n#include "{file}"\n' for h in narrow for file in files])
+    parts = [micro_kernel(p, [real]) for p in MICRO_KERNELS if narrow or p in wanted]
+    parts += [f'{real}\n{columns}\n#include "mirage_narrow_gemm.c"\n' for columns in narrow]
+    of_bytes = [t for t in dtypes if ELEMENTS[t].itemsize == 1]
+    for rows, columns in itertools.product(of_bytes, repeat=2):
+        types = "\n".join([*type_macros((columns,)), f"#define MI_ROWS {rows}"])
+        parts.append(f'{types}\n#include "mirage_byte_dot.c"\n')
+    return tuple(parts)
 
 
 def block_vectors(m: Extent) -> np.ndarray:
@@ -305,7 +308,6 @@ class _Printed:
     def _in_rows(self, m: str, inner: str | None, k: str, loops: Sequence[str]) -> None:
         """`m` rows, whose strides are those along `inner`."""
         plan, w, rows, cols, target = self.plan, self.w, self.rows, self.cols, self.target
-        narrow = "_narrow" if cols.narrow else ""
         stream = plan.stream_rows if self.streamed else 0
         mode = "1" if self.accumulate or any(a in plan.sums for a in loops) else "0"
         nest = Nest(w, self.axes, self.looping)
@@ -315,18 +317,20 @@ class _Printed:
             o = f"{target.at(nest.index)}, {target.stride(inner)}, {mode}"
             if plan.dot:
                 right = f"{cols.at(nest.index)}, {cols.stride(plan.n)}"
-                form = "_bytes" if rows.narrow else narrow
-                w.line(f"mi_gemm_dot{form}({m}, {k}, {n}, {left}, {right}, {o});")
+                name = function_of("mi_gemm_dot", cols.narrow)
+                name = f"mi_gemm_dot_bytes_{rows.narrow}_{cols.narrow}" if rows.narrow else name
+                w.line(f"{name}({m}, {k}, {n}, {left}, {right}, {o});")
                 return
             right = f"{cols.at(nest.index)}, {cols.stride(plan.k)}"
             args = f"({m}, {k}, {n}, {left}, {rows.stride(plan.k)}, {right}, {o});"
+            names = {name: function_of(f"mi_gemm_{name}", cols.narrow) for name in ("stream", "outer")}
             if stream and not (m.isdigit() and int(m) <= stream):
                 w.line(f"if ({m} <= {stream})")
-                w.line(f"    mi_gemm_stream{narrow}{args}")
+                w.line(f"    {names['stream']}{args}")
                 w.line("else")
-                w.line(f"    mi_gemm_outer{narrow}{args}")
+                w.line(f"    {names['outer']}{args}")
             else:
-                w.line(f"mi_gemm_{'stream' if stream else 'outer'}{narrow}{args}")
+                w.line(f"{names['stream' if stream else 'outer']}{args}")
 
 
 def _extent(axes: BlockAxes, a: str | None, looping: bool) -> str:

@@ -15,7 +15,7 @@ import sympy
 from mirage.errors import DimError
 from mirage.ir.axes import stored_dtypes
 from mirage.ir.dims import evaluate, symbols_of
-from mirage.ir.types import DTYPES, between_dtype, compute_dtype
+from mirage.ir.types import DTYPES, ELEMENTS, between_dtype, compute_dtype
 from mirage.kernels.cpu.emit.algebra import FunctionSources
 from mirage.kernels.cpu.emit.block import BlockEmitter
 from mirage.kernels.cpu.emit.bounds import BOUNDS
@@ -130,10 +130,9 @@ class Emitter:
         self.storage = DTYPES[mugraph.dtype]
         self.real = compute_dtype(self.storage)
         self.stored = stored_dtypes(mugraph.inputs, mugraph.dtype)
-        #: what tensors are stored in that are not of the type that is computed in
-        self.narrow = next((t for t in (self.storage, *self.stored) if t != self.real), self.real)
-        sizes_of = self.real.itemsize, self.narrow.itemsize
-        program = Program(self.names, self.sizes, hints, self.dims, self.functions, maximum, *sizes_of)
+        #: the names of the types that are computed in and that tensors are stored in
+        self.dtypes = tuple(dict.fromkeys(t.name for t in (self.real, self.storage, *self.stored)))
+        program = Program(self.names, self.sizes, hints, self.dims, self.functions, maximum, self.real.itemsize)
         self.kernels: list[BlockEmitter] = []
         self.code: list[list[BlockEmitter]] = []
         self.stages: list[CodeStage | LibraryStage] = []
@@ -154,7 +153,8 @@ class Emitter:
         self, axes: tuple[str, ...], dtype: np.dtype, packed: bool = False, result: bool = False
     ) -> Tensor:
         offset = sum(len(t.axes) for t in self.tensors)
-        self.tensors.append(Tensor(len(self.tensors), offset, axes, packed, dtype != self.real, result))
+        narrow = dtype.name if dtype != self.real else ""
+        self.tensors.append(Tensor(len(self.tensors), offset, axes, packed, narrow, result))
         return self.tensors[-1]
 
     def _result(self, r: Ref) -> Tensor:
@@ -176,7 +176,7 @@ class Emitter:
         for p in self.packed:
             if (p.input, p.axes, p.tile) == (source.index, axes, tile):
                 return self.tensors[p.tensor]
-        tensor = self._tensor(axes, self.narrow if source.narrow else self.real, packed=True)
+        tensor = self._tensor(axes, ELEMENTS[source.narrow] if source.narrow else self.real, packed=True)
         self.packed.append(Packing(source.index, tensor.index, axes, tile))
         return tensor
 
@@ -256,7 +256,7 @@ class Emitter:
             tuple(self.sizes),
             dims,
             tensors,
-            tuple(self.narrow if t.narrow else self.real for t in self.tensors),
+            tuple(ELEMENTS[t.narrow] if t.narrow else self.real for t in self.tensors),
             inputs,
             self.outputs,
             tuple(self.stages),
@@ -292,16 +292,19 @@ class Emitter:
         wanted = {"dot"} if any(m.dot for m in plans) else set()
         wanted |= {"outer"} if any(not m.dot for m in plans) else set()
         wanted |= {"stream"} if any(m.stream_rows for m in plans) else set()
-        return product_parts(self.narrow.name, wanted)
+        return product_parts(self.dtypes, wanted)
 
     def _preamble(self, w: Writer) -> None:
         """Headers, and what all kernels use."""
-        w.add(type_macros(self.narrow.name))
-        gemm = "mirage_gemm.h" if self.narrow == self.real else "mirage_narrow_gemm.h"
+        real, *narrow = type_macros(self.dtypes)
+        w.add([real, *narrow[:1]])
         streams = any(k.stream for k in self.kernels)
-        w.add([f'#include "{gemm}"', '#include "mirage_pool.h"'])
+        w.add([f'#include "mirage_{"narrow_" if narrow else ""}gemm.h"', '#include "mirage_pool.h"'])
         w.add(['#include "mirage_stream.h"'] if streams else [])
-        w.add(['#include "mirage_vec.h"', "", *_PREAMBLE.splitlines()])
+        w.line('#include "mirage_vec.h"')
+        for other in narrow[1:]:
+            w.add(["#undef MI_NARROW", other, *(f'#include "mirage_narrow{part}.h"' for part in ("", "_gemm"))])
+        w.add(["", *_PREAMBLE.splitlines()])
         if streams:
             w.add(["", *LAUNCH.splitlines()])
         if any(k.states for k in self.kernels):

@@ -14,11 +14,12 @@ import sympy
 from mirage.errors import GraphError, ScheduleError
 from mirage.ir.dims import Dim
 from mirage.ir.operator import PRODUCTS, reduced_axes
+from mirage.ir.types import ELEMENTS
 from mirage.kernels.cpu.emit.algebra import FunctionSources, literal
 from mirage.kernels.cpu.emit.bounds import TileBounds
 from mirage.kernels.cpu.emit.group import GroupEmitter, GroupPlan, plan_group
 from mirage.kernels.cpu.emit.hidden import Terms, find_terms
-from mirage.kernels.cpu.emit.layout import BlockAxes, Buffer, View
+from mirage.kernels.cpu.emit.layout import BlockAxes, Buffer, View, element_type
 from mirage.kernels.cpu.emit.loops import vector_axis
 from mirage.kernels.cpu.emit.matmul import MatmulPlan, Product, plan_products
 from mirage.kernels.cpu.emit.maximum import Block, Companion
@@ -37,7 +38,7 @@ class Tensor:
     """A kernel-level tensor: its place in the arguments, that of its strides, and its axes; the last has stride 1.
 
     Of a `packed` one, stored tile after tile of the last axis, so it is within a tile; the stride in the arguments is that
-    from tile to tile, per element of the axis. `narrow`: whether it is stored in fewer bits than are computed with;
+    from tile to tile, per element of the axis. `narrow`: the type that it is stored in, "" where it is that which is computed in;
     `result`: whether the muGraph returns it.
     """
 
@@ -45,7 +46,7 @@ class Tensor:
     offset: int
     axes: tuple[str, ...]
     packed: bool = False
-    narrow: bool = False
+    narrow: str = ""
     result: bool = False
 
     @property
@@ -55,14 +56,12 @@ class Tensor:
     @property
     def pointer(self) -> str:
         """C expression: its first element."""
-        return f"{'(mi_narrow *)' if self.narrow else ''}args->tensors[{self.index}]"
+        return f"{f'({element_type(self.narrow)} *)' if self.narrow else ''}args->tensors[{self.index}]"
 
 
 @dataclass(frozen=True)
 class Program:
-    """What the kernels of one muGraph share in C; `itemsize` is that of the type that is computed in, `stored` that of the type
-    that narrow tensors are stored in.
-    """
+    """What the kernels of one muGraph share in C; `itemsize` is that of the type that is computed in."""
 
     names: Mapping[str, str]
     sizes: Mapping[str, Dim]
@@ -71,7 +70,6 @@ class Program:
     functions: FunctionSources
     maximum: RunningMaximum
     itemsize: int
-    stored: int
 
 
 @dataclass(frozen=True)
@@ -443,15 +441,16 @@ class BlockPlan:
         operands = [self.graph.nodes[r.node].axes() for r in n.operands]
         units = [self.unit(r.node) for r in n.operands]
         narrow = [self.view(r.node, looping).narrow for r in n.operands]
-        lanes, of_bytes = VECTOR_BYTES // self.program.itemsize, self.program.stored == 1
+        of_bytes = [bool(t) and ELEMENTS[t].itemsize == 1 for t in narrow]
+        lanes = VECTOR_BYTES // self.program.itemsize
         summed = reduced_axes(n.op, operands, n.reduce)
         products = [
             Product(
                 (operands[x], operands[y]),
                 (units[x], units[y]),
                 over,
-                (narrow[x], narrow[y]),
-                of_bytes and narrow[x] and narrow[y],
+                (bool(narrow[x]), bool(narrow[y])),
+                of_bytes[x] and of_bytes[y],
             )
             for (x, y), over in zip(PRODUCTS[n.op], summed, strict=True)
         ]

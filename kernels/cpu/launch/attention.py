@@ -47,7 +47,7 @@ class _Arguments(ctypes.Structure):
 
 @functools.cache
 def _function(half: str) -> Any:
-    return compiled("attention", half, ("mi_attention",), product_parts("float32", ("dot", "outer"))).mi_attention
+    return compiled("attention", half, ("mi_attention",), product_parts(["float32"], ("dot", "outer"))).mi_attention
 
 
 def _of(dtype: np.dtype[Any]) -> Any:

@@ -55,7 +55,7 @@ def compiled(*dtypes: np.dtype[Any]) -> Any:
 
 @functools.cache
 def _parts() -> tuple[str, ...]:
-    return product_parts("float32", ("outer",))
+    return product_parts(["float32"], ("outer",))
 
 
 def empty_panels(k: int, n: int, dtype: str = "int8", lead: Sequence[int] = ()) -> np.ndarray:

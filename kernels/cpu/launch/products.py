@@ -61,7 +61,7 @@ class Products(ctypes.Structure):
 def library() -> ctypes.CDLL:
     """What linear.c compiles to; raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`."""
     source = (HEADERS / "linear.c").read_text(encoding="utf-8")
-    return toolchain.load(toolchain.compile(source, name="linear", parts=product_parts("float32")))
+    return toolchain.load(toolchain.compile(source, name="linear", parts=product_parts(["float32"])))
 
 
 @functools.cache

@@ -20,7 +20,7 @@ def prepare(dtype: str, *, products: bool) -> None:
     What is wrong with the compiler is for those to tell who need it.
     """
     if products:
-        toolchain.start(product_parts(dtype))
+        toolchain.start(product_parts([dtype]))
     threading.Thread(target=_compile, daemon=True).start()
 
 

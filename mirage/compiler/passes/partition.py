@@ -91,8 +91,8 @@ class _Grown:
     operators: int = 0
     #: 0: no product, 1: products of activations, 2: a product with weights
     through: dict[int, int] = field(default_factory=dict)
-    #: what inputs are stored in that are widened, "" as long as there are none
-    stored: str = ""
+    #: what inputs are stored in that are widened
+    stored: set[str] = field(default_factory=set)
 
 
 class _Partitioner:
@@ -265,14 +265,13 @@ class _Partitioner:
         return True
 
     def _fits_types(self, g: _Grown, i: int) -> bool:
-        """Whether a group can take in an operator, as it computes one type, and widens what is stored in one other."""
-        if not stored_dtype(self.bindings[i]):
-            return self._dtype(i) == self._dtype(g.root) or (self._dtype(i) == g.stored and is_movement(self.bindings[i]))
-        stored = stored_dtype(self.bindings[i])
-        if self._dtype(g.root) != "float32" or g.stored not in ("", stored):
-            return False
-        g.stored = stored
-        return True
+        """Whether a group can take in an operator, as it computes one type, which it widens what is stored in others to."""
+        own, root, stored = self._dtype(i), self._dtype(g.root), stored_dtype(self.bindings[i])
+        if not stored:
+            return own == root or (own in g.stored and is_movement(self.bindings[i]))
+        if root == "float32":
+            g.stored.add(stored)
+        return root == "float32"
 
     def _worthwhile(self, i: int, above: int) -> bool:
         """Whether it helps that what lies behind a product of kind `above` is computed with it."""

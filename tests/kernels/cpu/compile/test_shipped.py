@@ -58,7 +58,7 @@ def test_a_kernel_is_linked_with_shipped_products(
         #include "mirage_gemm.h"
         void f(const float *x, const float *y, float *o) { mi_gemm_outer(1, 2, 1, x, 2, 1, y, 1, o, 1, 0); }
     """
-    path = toolchain.compile(source, name="f", parts=product_parts("float32"))
+    path = toolchain.compile(source, name="f", parts=product_parts(["float32"]))
     assert [p.suffix for p in (cache / "kernels").iterdir()] == [".so"], "no part was compiled"
     x, y, o = (ctypes.c_float * 2)(2, 3), (ctypes.c_float * 2)(5, 7), (ctypes.c_float * 1)()
     toolchain.load(path).f(x, y, o)

@@ -28,9 +28,13 @@ void load_strided(I stride, In x, float *o) { mi_store(o, mi_load_narrow_strided
 void load_strided_n(I stride, int n, In x, float *o) { mi_store(o, mi_load_narrow_strided_n(x, stride, n)); }
 void transpose(I m, I n, In x, I x_step, float *o, I o_step) { mi_transpose_narrow(m, n, x, x_step, o, o_step); }
 void broadcast(In x, float *o) { mi_store(o, mi_broadcast_narrow(x)); }
-void product(I m, I k, I n, In x, I xs_m, In y, I ys_n, float *o, I os_m, int accumulate)
+void product_int8(I m, I k, I n, const signed char *x, I xs_m, In y, I ys_n, float *o, I os_m, int accumulate)
 {
-    mi_gemm_dot_bytes(m, k, n, x, xs_m, y, ys_n, o, os_m, accumulate);
+    MI_GEMM_DOT_BYTES(int8)(m, k, n, x, xs_m, y, ys_n, o, os_m, accumulate);
+}
+void product_uint8(I m, I k, I n, const unsigned char *x, I xs_m, In y, I ys_n, float *o, I os_m, int accumulate)
+{
+    MI_GEMM_DOT_BYTES(uint8)(m, k, n, x, xs_m, y, ys_n, o, os_m, accumulate);
 }
 """
 SIZE = ctypes.c_ssize_t
@@ -52,7 +56,7 @@ def library(request: pytest.FixtureRequest) -> Library:
     name, flags = request.param
     if "vnni" in flags and len(MACHINE_FLAGS) == 1:
         pytest.skip("products of bytes of x86")
-    c = load("\n".join(type_macros(name)) + SOURCE, flags, product_parts(name))
+    c = load("\n".join(type_macros([name])) + SOURCE, flags, product_parts(["int8", "uint8"]))
     return Library(c, ELEMENTS[name], c.width())
 
 
@@ -100,33 +104,36 @@ def test_transposes(library: Library) -> None:
         assert (out[:, m:] == -1).all()
 
 
+@pytest.mark.parametrize("rows", ["int8", "uint8"])
 @pytest.mark.parametrize("k", [0, 1, 31, 63, 64, 65, 130, 1024])
-def test_products_are_exact(library: Library, k: int) -> None:
+def test_products_are_exact(library: Library, k: int, rows: str) -> None:
     """Sums below 2^24 are those of integers; nothing beyond the ends of rows is read or written."""
     for m in (1, 2, 3, 4, 5, 7, 9):
         for n in (1, 3, 4, 15, 16, 17, 33):
             # a page cannot end behind nothing
-            x, y = (at_page_end(rows, max(k, 1), 5, library.dtype.type, 77) for rows in (m, n))
-            x[:], y[:] = numbers(library.dtype, x.shape, m), numbers(library.dtype, y.shape, n)
-            if library.dtype == np.uint8 and k > 256:
+            of_rows = ELEMENTS[rows]
+            x, y = (at_page_end(count, max(k, 1), 5, t.type, 77) for count, t in ((m, of_rows), (n, library.dtype)))
+            x[:], y[:] = numbers(of_rows, x.shape, m), numbers(library.dtype, y.shape, n)
+            if k > 256:
                 x //= 4
             want = x[:, :k].astype(np.int64) @ y[:, :k].astype(np.int64).T
             o = np.full((m, n + 2), -5, np.float32)
             for times in (1, 2):
                 strides = SIZE(x.strides[0]), SIZE(y.strides[0])
-                library.c.product(
+                library.c[f"product_{rows}"](
                     SIZE(m), SIZE(k), SIZE(n), address(x), strides[0], address(y), strides[1], address(o), SIZE(n + 2), times - 1
                 )
                 np.testing.assert_array_equal(o[:, :n], times * want)
                 assert (o[:, n:] == -5).all()
 
 
-def test_long_sums_are_not_cut_off(library: Library) -> None:
+@pytest.mark.parametrize("rows", ["int8", "uint8"])
+def test_long_sums_are_not_cut_off(library: Library, rows: str) -> None:
     """More terms than 32 bits hold products of, all of them the largest."""
-    limits = np.iinfo(library.dtype)
-    for a, b in ((limits.min, limits.min), (limits.max, limits.max), (limits.min, limits.max)):
-        x, y = np.full((2, 150_000), a, library.dtype), np.full((3, 150_000), b, library.dtype)
+    of_rows, limits = np.iinfo(ELEMENTS[rows]), np.iinfo(library.dtype)
+    for a, b in ((of_rows.min, limits.min), (of_rows.max, limits.max), (of_rows.min, limits.max), (of_rows.max, limits.min)):
+        x, y = np.full((2, 150_000), a, of_rows.dtype), np.full((3, 150_000), b, library.dtype)
         o = np.empty((2, 3), np.float32)
         k = x.shape[1]
-        library.c.product(SIZE(2), SIZE(k), SIZE(3), address(x), SIZE(k), address(y), SIZE(k), address(o), SIZE(3), 0)
+        library.c[f"product_{rows}"](SIZE(2), SIZE(k), SIZE(3), address(x), SIZE(k), address(y), SIZE(k), address(o), SIZE(3), 0)
         np.testing.assert_allclose(o, float(a) * float(b) * k, rtol=3e-5)

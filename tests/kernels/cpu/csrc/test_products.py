@@ -67,11 +67,11 @@ class Library:
 )
 def library(request: pytest.FixtureRequest) -> Library:
     dtype, flags = request.param
-    outer, stream, dot, *half = product_parts(dtype)
+    outer, stream, dot, *half = product_parts([dtype])
     # what two of them keep to themselves
     outer += "int panel_rows(void) { return MI_PANEL_ROWS; }\n"
     dot += "int dot_steps(void) { return MI_DOT_STEPS; }\n"
-    c = load("\n".join(type_macros(dtype)) + SOURCE, flags, (outer, stream, dot, *half))
+    c = load("\n".join(type_macros([dtype])) + SOURCE, flags, (outer, stream, dot, *half))
     stored = ELEMENTS[dtype]
     computed, gap = np.float64 if dtype == "float64" else np.float32, float("nan") if dtype in DTYPES else 77
     return Library(c, computed, stored, gap, c.width(), c.panel_rows(), c.dot_steps())

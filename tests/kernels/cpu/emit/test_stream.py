@@ -172,7 +172,7 @@ def test_the_next_tile_of_what_was_read_before_is_fetched() -> None:
     # with whole vectors and what is left of a row
     assert text.count("mi_fetch_line(next + i_m * p0_m + i_n, past);") == 2
     half = single_kernel(layer_norm("bfloat16"))
-    assert "const mi_narrow *const next = p0" in source(half, tiles(half, 3))
+    assert "const mi_narrow_bfloat16 *const next = p0" in source(half, tiles(half, 3))
     # not what the results are computed from at once, nor one of two inputs
     pair, two = single_kernel(two_results()), single_kernel(added_and_normed())
     for other, tile in ((pair, {"m": 3, "n": 32}), (two, {"m": 3})):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -76,12 +77,15 @@ def test_half_types_agree_with_float64(interpreter: Interpreter, name: str, dtyp
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("flash_decoding", "int8"), ("gated", "uint8"), ("shares", "bfloat16"), ("lora", "int8")]
+    ("name", "dtypes"),
+    [("flash_decoding", ["int8"]), ("gated", ["uint8", "int8"]), ("shares", ["bfloat16"]), ("lora", ["int8", "bfloat16"])],
 )
-def test_inputs_that_are_widened_agree_with_float64(interpreter: Interpreter, name: str, dtype: str) -> None:
+def test_inputs_that_are_widened_agree_with_float64(interpreter: Interpreter, name: str, dtypes: list[str]) -> None:
     case = HAND[name]
-    program = widened(case.program, dtype)
-    graph = replace(case.graph, inputs=tuple(replace(x, dtype=dtype) for x in case.graph.inputs))
+    program, stored = case.program, [t for t, _ in zip(itertools.cycle(dtypes), case.graph.inputs, strict=False)]
+    for k, dtype in enumerate(stored):
+        program = widened(program, dtype, [k])
+    graph = replace(case.graph, inputs=tuple(replace(x, dtype=t) for x, t in zip(case.graph.inputs, stored, strict=True)))
     for sizes in (case.sizes, dict.fromkeys(case.sizes, 1)):
         for dot in (True, False):
             assert error(interpreter, program, graph, simple_schedule(graph, sizes, dot=dot), sizes) < 16
