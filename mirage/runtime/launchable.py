@@ -20,6 +20,7 @@ from mirage.kernels.cpu.launch import (
     quantize,
     quantized,
     quantized_convolution,
+    separable,
 )
 from mirage.kernels.cpu.launch.rounds import Launch
 from mirage.runtime import program as vm
@@ -39,6 +40,7 @@ _LIBRARY: Mapping[str, Callable[..., Launch | None]] = {
     "cpu.quantize": quantize.prepare,
     "cpu.quantized_convolution": quantized_convolution.prepare,
     "cpu.quantized_matmul": quantized.prepare,
+    "cpu.separable_convolution": separable.prepare,
     **order.PREPARED,
 }
 #: what prepares a call for the values in its registers, and which of them these are

@@ -24,6 +24,7 @@ from mirage.kernels.cpu.launch import (
     quantize,
     quantized,
     quantized_convolution,
+    separable,
 )
 
 #: effects of the IR, and what packs weights, are packed functions that are always there
@@ -50,6 +51,7 @@ _library: dict[str, Callable[..., None]] = {
     **quantize.FUNCTIONS,
     **quantized.FUNCTIONS,
     **quantized_convolution.FUNCTIONS,
+    **separable.FUNCTIONS,
 }
 #: name -> module that registers functions of that name when it is imported: it needs a package that may not be installed
 _PROVIDERS = {

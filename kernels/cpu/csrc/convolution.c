@@ -5,6 +5,8 @@
  */
 #include "mirage_winograd.h"
 
+#include <stdlib.h>
+
 /* Sums as they are stored: plus the bias of their output and what else is added, between the bounds. NaN stays NaN. */
 struct mi_finish {
     const mi_real *bias, *other; /* [groups * outputs] and as `out`, or NULL */
@@ -67,7 +69,7 @@ typedef struct {
     ptrdiff_t k;
     const mi_real *w, *y;
     mi_real *o;
-    ptrdiff_t os, output, at; /* elements between rows of o; the first output, and where it is in the result */
+    ptrdiff_t ys, os, output, at; /* elements between rows of y and of o; the first output, and where it is in the result */
     int rows, tail, accumulate, fetch; /* `fetch`: what comes next of w is fetched */
     const struct mi_finish *finish; /* NULL where more is to be added */
 } block;
@@ -86,7 +88,7 @@ MI_INLINE void sums(const int MR, const int NV, const int FETCH, const block *b)
             sum[i * NV + j] = b->accumulate ? mi_load_mask(from, j == NV - 1 ? mask : all) : (mi_vec){0};
         }
     }
-    MI_NO_UNROLL for (ptrdiff_t k = b->k; k > 0; k--, w += MR, y += NV * MI_W)
+    MI_NO_UNROLL for (ptrdiff_t k = b->k; k > 0; k--, w += MR, y += b->ys)
     {
         if (FETCH) mi_fetch(MI_LINE, (const char *)w + MI_AHEAD);
         mi_vec yj[MI_BLOCK_VECTORS];
@@ -157,6 +159,8 @@ static void sum_outputs(block b, const mi_real *w, ptrdiff_t depth, ptrdiff_t ro
     }
 }
 
+#include "mirage_separable.h"
+
 /* The columns of a cell of several images, as they are stored: each run of an image by itself. */
 static void store(const products *p, const mi_real *from, ptrdiff_t group, ptrdiff_t first, ptrdiff_t outputs, ptrdiff_t column, ptrdiff_t count)
 {
@@ -198,7 +202,7 @@ static void cell(void *args, long index, int thread, void *scratch)
         const int last = row + rows == p->depth;
         mi_lay_out_panel(c, x, runs, n_runs, row, rows, vectors * MI_W, 0, panel);
         const block b = {
-            .k = rows, .y = panel, .o = together ? c->finish->out + at : aside, .os = together ? p->positions : COLUMNS,
+            .k = rows, .y = panel, .ys = vectors * MI_W, .o = together ? c->finish->out + at : aside, .os = together ? p->positions : COLUMNS,
             .output = group * c->outputs + first, .at = at, .tail = (int)(count - (vectors - 1) * MI_W), .accumulate = row > 0,
             .fetch = p->large, .finish = together && last ? c->finish : NULL,
         };
@@ -273,7 +277,7 @@ static void cell_of_tiles(void *args, long index, int thread, void *scratch)
         }
         for (int i = 0; i < MI_TERMS; i++) {
             const block b = {
-                .k = n, .y = panel + i * n * width, .o = results + i * outputs * width, .os = width, .tail = MI_W,
+                .k = n, .y = panel + i * n * width, .ys = width, .o = results + i * outputs * width, .os = width, .tail = MI_W,
                 .accumulate = k > 0, .fetch = p->large,
             };
             sum_outputs(b, w + (k * MI_TERMS + i * n) * packed + first * n, n, 0, outputs, vectors);
@@ -393,4 +397,62 @@ typedef struct {
 int mi_convolution_prepared(const prepared *p, mi_pool_run_fn *run, int n_threads)
 {
     return mi_convolution(p->sizes, p->x, p->w, p->bias, p->other, p->out, p->bounds, n_threads, run);
+}
+
+/* The arguments of convolutions that `mi_run_separable` has: sizes are those of the one channel by channel, then the channels of x and
+ * of the result; bounds are those of the first product, of that convolution, and of the second product. */
+typedef struct {
+    const mi_real *x, *first, *first_bias, *w, *bias, *second, *second_bias, *other;
+    mi_real *out;
+    const ptrdiff_t *sizes;
+    const double *bounds;
+} separable;
+
+/* Sizes of a product of all places of images with a matrix, as `mi_convolution` has them. */
+static void sizes_of_product(ptrdiff_t *sizes, ptrdiff_t batch, ptrdiff_t channels, ptrdiff_t outputs, const ptrdiff_t *space)
+{
+    const ptrdiff_t first[] = {batch, 1, channels, outputs};
+    memcpy(sizes, first, sizeof first);
+    for (int i = 0; i < 3; i++) {
+        sizes[4 + i] = sizes[10 + i] = space[i];
+        sizes[7 + i] = sizes[13 + i] = sizes[16 + i] = 1, sizes[19 + i] = 0;
+    }
+}
+
+/* The same, one after the other, where there are fewer bands than threads. -1 where there is no memory. */
+static int run_apart(const separable *p, const mi_windows *c, mi_pool_run_fn *run, int n_threads)
+{
+    const ptrdiff_t channels = p->sizes[22], outputs = p->sizes[23], all = c->batch * c->groups, *n = c->in, *m = c->places;
+    const ptrdiff_t before = p->first ? all * n[0] * n[1] * n[2] : 0, behind = p->second ? all * m[0] * m[1] * m[2] : 0;
+    mi_real *made = malloc((size_t)(before + behind + 1) * sizeof *made), *rows = p->second ? made + before : p->out;
+    ptrdiff_t sizes[22];
+    if (!made) return -1;
+    int status = 0;
+    if (p->first) {
+        sizes_of_product(sizes, c->batch, channels, c->groups, n);
+        status = mi_convolution(sizes, p->x, p->first, p->first_bias, NULL, made, p->bounds, n_threads, run);
+    }
+    const mi_real *x = p->first ? made : p->x;
+    if (!status) status = mi_convolution(p->sizes, x, p->w, p->bias, NULL, rows, p->bounds + 2, n_threads, run);
+    if (!status && p->second) {
+        sizes_of_product(sizes, c->batch, c->groups, outputs, m);
+        status = mi_convolution(sizes, rows, p->second, p->second_bias, p->other, p->out, p->bounds + 4, n_threads, run);
+    }
+    free(made);
+    return status;
+}
+
+int mi_separable_prepared(const separable *p, mi_pool_run_fn *run, int n_threads)
+{
+    const double *b = p->bounds;
+    const struct mi_finish finish = {p->bias, NULL, p->out, (mi_real)b[2], (mi_real)b[3]};
+    const mi_separable s = {
+        .x = p->x, .first = p->first, .second = p->second, .channels = p->sizes[22], .outputs = p->sizes[23],
+        .widened = {p->first_bias, NULL, NULL, (mi_real)b[0], (mi_real)b[1]},
+        .narrowed = {p->second_bias, p->other, p->out, (mi_real)b[4], (mi_real)b[5]},
+    };
+    mi_windows c = mi_windows_of(p->sizes);
+    c.w = p->w, c.finish = &finish;
+    if (c.batch * ((c.places[1] + MI_BAND_ROWS - 1) / MI_BAND_ROWS) < n_threads) return run_apart(p, &c, run, n_threads);
+    return mi_run_separable(s, &c, n_threads, run);
 }

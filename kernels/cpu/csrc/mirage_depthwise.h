@@ -23,6 +23,12 @@ typedef struct {
     int square; /* 10 * K + STEP of windows as mi_sums_of_square has them, or 0 */
 } mi_depthwise;
 
+/* Rows that the windows of `count` rows of places read. */
+MI_INLINE ptrdiff_t mi_rows_of(const mi_windows *c, ptrdiff_t count)
+{
+    return (count - 1) * c->strides[1] + (c->kernel[1] - 1) * c->gaps[1] + 1;
+}
+
 /* Fetches what lies behind a row of n elements as far as a band is long: rows are so short that little else is read meanwhile. */
 MI_INLINE void mi_fetch_row(const mi_real *row, ptrdiff_t n)
 {
@@ -42,6 +48,23 @@ MI_INLINE void mi_lay_pairs(mi_real *even, ptrdiff_t evens, mi_real *odd, ptrdif
     }
 }
 
+/* Zeros, of n elements at least, and of less than a vector more. */
+MI_INLINE void mi_zeros(mi_real *to, ptrdiff_t n)
+{
+    mi_vec zero = {0};
+    MI_IN_REGISTER(zero); /* compilers would call a function for some vectors */
+    MI_NO_UNROLL for (ptrdiff_t i = 0; i < n; i += MI_W) mi_store(to + i, zero);
+}
+
+/* Those around `count` of n elements, from element `first` on, which are written after them: as many as fit. Returns how many do. */
+MI_INLINE ptrdiff_t mi_zeros_around(mi_real *to, ptrdiff_t first, ptrdiff_t count, ptrdiff_t n)
+{
+    const ptrdiff_t fit = n - first, most = count < fit ? count : fit, end = most > 0 ? first + most : n;
+    mi_zeros(to, most > 0 ? first : n);
+    mi_zeros(to + end, n - end);
+    return most > 0 ? most : 0;
+}
+
 static void mi_band_lay_out(const mi_depthwise *d, const mi_real *x, ptrdiff_t i0, ptrdiff_t i1, ptrdiff_t rows, mi_real *to)
 {
     const mi_windows *c = &d->c;
@@ -51,29 +74,35 @@ static void mi_band_lay_out(const mi_depthwise *d, const mi_real *x, ptrdiff_t i
         mi_real *row = to + a0 * d->rows * d->line;
         for (ptrdiff_t r = 0; r < rows; r++, row += d->line) {
             const ptrdiff_t at1 = i1 * c->strides[1] + r - c->low[1];
-            for (ptrdiff_t i = 0; i < d->line; i += MI_W) mi_store(row + i, (mi_vec){0}); /* and of what comes next */
-            if (at0 < 0 || at0 >= n[0] || at1 < 0 || at1 >= n[1]) continue;
+            if (at0 < 0 || at0 >= n[0] || at1 < 0 || at1 >= n[1]) {
+                mi_zeros(row, d->line);
+                continue;
+            }
             const mi_real *line = x + (at0 * n[1] + at1) * n[2];
             mi_fetch_row(line, n[2]);
             if (c->strides[2] == 1) {
-                const ptrdiff_t fit = d->length - c->low[2], count = n[2] < fit ? n[2] : fit;
-                mi_copy_every(row + c->low[2], line, 1, count > 0 ? count : 0);
+                mi_copy_every(row + c->low[2], line, 1, mi_zeros_around(row, c->low[2], n[2], d->line));
                 continue;
             }
             if (c->strides[2] == 2) {
                 const ptrdiff_t first = c->low[2] / 2, second = (c->low[2] + 1) / 2, odd = c->low[2] % 2;
-                const ptrdiff_t evens = (n[2] + 1) / 2, odds = n[2] / 2, most = d->length - first, other = d->length - second;
-                mi_lay_pairs(
-                    row + odd * d->length + first, evens < most ? evens : most, row + (1 - odd) * d->length + second,
-                    odds < other ? odds : other, line, n[2]);
+                ptrdiff_t evens = (n[2] + 1) / 2, odds = n[2] / 2; /* elements, which begin in one half of the row or the other */
+                mi_real *const half = row + d->length;
+                if (odd) odds = mi_zeros_around(row, second, odds, d->length);
+                else evens = mi_zeros_around(row, first, evens, d->length);
+                if (odd) evens = mi_zeros_around(half, first, evens, d->line - d->length);
+                else odds = mi_zeros_around(half, second, odds, d->line - d->length);
+                mi_lay_pairs((odd ? half : row) + first, evens, (odd ? row : half) + second, odds, line, n[2]);
                 continue;
             }
             for (ptrdiff_t phase = 0; phase < c->strides[2]; phase++) {
                 const ptrdiff_t shift = phase - c->low[2];
                 ptrdiff_t first;
                 const ptrdiff_t end = mi_within(0, d->length, c->strides[2], shift, n[2], &first);
-                if (first >= end) continue;
-                mi_copy_every(row + phase * d->length + first, line + first * c->strides[2] + shift, c->strides[2], end - first);
+                mi_real *const own = row + phase * d->length;
+                const ptrdiff_t room = phase + 1 < c->strides[2] ? d->length : d->line - phase * d->length;
+                const ptrdiff_t count = mi_zeros_around(own, first, end - first, room);
+                if (count) mi_copy_every(own + first, line + first * c->strides[2] + shift, c->strides[2], count);
             }
         }
     }
@@ -157,6 +186,20 @@ MI_INLINE void mi_band_sums(
     }
 }
 
+/* The sums of `count` rows of an output of a channel that is laid out, which are stored from element `at` of the result on. */
+static void mi_band_of_output(
+    const mi_depthwise *d, const mi_real *laid, const mi_real *w, ptrdiff_t output, ptrdiff_t at, ptrdiff_t count)
+{
+    const ptrdiff_t places = d->c.places[2];
+    for (ptrdiff_t i = 0; i < count; i += MI_BAND_ROWS, at += MI_BAND_ROWS * places) {
+        const mi_real *from = laid + i * d->c.strides[1] * d->line;
+        const int rows = count - i < MI_BAND_ROWS ? (int)(count - i) : MI_BAND_ROWS;
+        ptrdiff_t i2 = 0;
+        for (; i2 + MI_W < places; i2 += 2 * MI_W) mi_band_sums(2, d, from, w, output, at, i2, rows);
+        if (i2 < places) mi_band_sums(1, d, from, w, output, at, i2, rows);
+    }
+}
+
 static void mi_band(void *args, long index, int thread, void *scratch)
 {
     (void)thread;
@@ -167,23 +210,15 @@ static void mi_band(void *args, long index, int thread, void *scratch)
     const ptrdiff_t left = p[1] - first, count = left < d->band ? left : d->band;
     const mi_real *x = c->x + image * (c->in[0] * c->in[1] * c->in[2]);
     const ptrdiff_t taps = c->kernel[0] * c->kernel[1] * c->kernel[2];
-    mi_band_lay_out(d, x, i0, first, (count - 1) * c->strides[1] + (c->kernel[1] - 1) * c->gaps[1] + 1, scratch);
+    mi_band_lay_out(d, x, i0, first, mi_rows_of(c, count), scratch);
     for (ptrdiff_t o = 0; o < c->outputs; o++) {
         const ptrdiff_t output = image % c->groups * c->outputs + o, plane = image * c->outputs + o;
-        const mi_real *w = c->w + output * taps;
-        for (ptrdiff_t i = 0; i < count; i += MI_BAND_ROWS) {
-            const mi_real *from = (const mi_real *)scratch + i * c->strides[1] * d->line;
-            const ptrdiff_t at = ((plane * p[0] + i0) * p[1] + first + i) * p[2];
-            const int rows = count - i < MI_BAND_ROWS ? (int)(count - i) : MI_BAND_ROWS;
-            ptrdiff_t i2 = 0;
-            for (; i2 + MI_W < p[2]; i2 += 2 * MI_W) mi_band_sums(2, d, from, w, output, at, i2, rows);
-            if (i2 < p[2]) mi_band_sums(1, d, from, w, output, at, i2, rows);
-        }
+        mi_band_of_output(d, scratch, c->w + output * taps, output, ((plane * p[0] + i0) * p[1] + first) * p[2], count);
     }
 }
 
-/* The convolution of groups of one channel; the status of `run`. */
-static int mi_run_depthwise(const mi_windows *c, int n_threads, mi_pool_run_fn *run)
+/* How bands of a channel are laid out, in as many bands as the first-level cache asks for. */
+static mi_depthwise mi_depthwise_of(const mi_windows *c)
 {
     mi_depthwise d = {.c = *c};
     const ptrdiff_t wide = MI_BAND_VECTORS * MI_W, reach = (c->kernel[1] - 1) * c->gaps[1] + 1;
@@ -194,12 +229,22 @@ static int mi_run_depthwise(const mi_windows *c, int n_threads, mi_pool_run_fn *
     if (d.band < MI_BAND_ROWS) d.band = MI_BAND_ROWS;
     if (d.band > c->places[1]) d.band = c->places[1];
     d.bands = (c->places[1] + d.band - 1) / d.band;
-    d.rows = (d.band - 1) * c->strides[1] + reach;
+    d.rows = mi_rows_of(c, d.band);
     const int flat = c->kernel[0] == 1 && c->gaps[1] == 1 && c->gaps[2] == 1;
     if (flat && c->kernel[1] == c->kernel[2] && c->strides[1] == c->strides[2] && c->kernel[1] < 10 && c->strides[1] < 10) {
         d.square = (int)(10 * c->kernel[1] + c->strides[1]);
     }
-    const size_t bytes = (size_t)(c->kernel[0] * d.rows * d.line + MI_W) * sizeof(mi_real);
+    return d;
+}
+
+/* Elements of a channel as a band lays it out, and of what is written behind it. */
+MI_INLINE ptrdiff_t mi_band_elements(const mi_depthwise *d) { return d->c.kernel[0] * d->rows * d->line + MI_W; }
+
+/* The convolution of groups of one channel; the status of `run`. */
+static int mi_run_depthwise(const mi_windows *c, int n_threads, mi_pool_run_fn *run)
+{
+    mi_depthwise d = mi_depthwise_of(c);
+    const size_t bytes = (size_t)mi_band_elements(&d) * sizeof(mi_real);
     return run(mi_band, &d, c->batch * c->groups * c->places[0] * d.bands, n_threads, bytes);
 }
 

@@ -31,8 +31,8 @@ RANK = 3
 REALS: Mapping[str, str] = {"float32": "float", "float64": "double"}
 
 
-#: how C reads weights (`mi_convolution_form`): as they are, or packed in one of two ways
-_SINGLE = 0
+#: how C reads weights (`mi_convolution_form`): as they are, or packed in one of two ways, of which the first is that of products
+_SINGLE, _WINDOWS = 0, 1
 
 
 class PackedWindows:
@@ -48,12 +48,17 @@ class PackedWindows:
 
         Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`.
         """
+        form = convolution_library(self.weight.dtype.name).mi_convolution_form(ctypes.addressof(sizes))
+        return self.weight if form == _SINGLE else self._packed_as(form)
+
+    def panels(self) -> np.ndarray:
+        """What C reads as the matrix of a product, of windows of one element; raises as `read`."""
+        return self._packed_as(_WINDOWS)
+
+    def _packed_as(self, form: int) -> np.ndarray:
         w = self.weight
-        library = _library(w.dtype.name)
-        form = library.mi_convolution_form(ctypes.addressof(sizes))
-        if form == _SINGLE:
-            return w
         if form not in self._packed:
+            library = convolution_library(w.dtype.name)
             own = self.groups, w.shape[0] // self.groups, w.shape[1], prod(w.shape[2:]), address(w)
             packed = in_large_pages(library.mi_convolution_pack(*own, 0, form), w.dtype)
             library.mi_convolution_pack(*own, address(packed), form)
@@ -68,7 +73,8 @@ class _Prepared(ctypes.Structure):
 
 
 @functools.cache
-def _library(dtype: str) -> Any:
+def convolution_library(dtype: str) -> Any:
+    """The compiled code for an element type; raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`."""
     source = library_source("convolution")
     if REALS[dtype] != "float":
         source = f"#define MI_REAL {REALS[dtype]}\n{source}"
@@ -78,12 +84,14 @@ def _library(dtype: str) -> Any:
     library.mi_convolution_form.argtypes, library.mi_convolution_form.restype = [ctypes.c_void_p], ctypes.c_int
     library.mi_convolution.argtypes = [*[ctypes.c_void_p] * 7, ctypes.c_int, ctypes.c_void_p]
     library.mi_convolution.restype = ctypes.c_int
+    library.mi_separable_prepared.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
+    library.mi_separable_prepared.restype = ctypes.c_int
     return library
 
 
 @functools.cache
 def _function(dtype: np.dtype[Any]) -> Callable[..., int]:
-    found: Callable[..., int] = _library(dtype.name).mi_convolution
+    found: Callable[..., int] = convolution_library(dtype.name).mi_convolution
     return found
 
 
@@ -250,7 +258,7 @@ def prepare(
     def error(status: int) -> Exception:
         return MirageError(f"there is no memory for a convolution of {shape}; use smaller sizes")
 
-    run = launcher(_library(r.x.dtype.name).mi_convolution_prepared)
+    run = launcher(convolution_library(r.x.dtype.name).mi_convolution_prepared)
     return Launch(run, ctypes.addressof(args), pointers, error, (args, sizes, bounds, weights))
 
 
