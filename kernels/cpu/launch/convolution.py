@@ -74,7 +74,7 @@ class _Prepared(ctypes.Structure):
 
 @functools.cache
 def convolution_library(dtype: str) -> Any:
-    """The compiled code for an element type; raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`."""
+    """The code for an element type; raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`."""
     source = library_source("convolution")
     if REALS[dtype] != "float":
         source = f"#define MI_REAL {REALS[dtype]}\n{source}"

@@ -1,5 +1,5 @@
-"""Convolutions channel by channel between products with windows of one element, in C (csrc/mirage_separable.h): without a tensor of
-the channels between them.
+"""Convolutions channel by channel between products with windows of one element, in C (csrc/mirage_separable.h), without a tensor
+of the channels between them.
 """
 
 from __future__ import annotations
@@ -100,12 +100,13 @@ def library(
 ) -> None:
     """What programs call as `cpu.separable_convolution`: up to three convolutions of `x[b, c, *space]`, one after the other.
 
-    The `first`, if there is one, is a product at each place, with weights `[wide, c]`; the next has weights `w[wide, 1, *kernel]`,
-    channel by channel, with `low` zeros in front; the `second` is a product again, `[o, wide]`. Each may have a bias, the last
-    one an `other` summand of the result's shape, `[b, o, *places]`; and what each gives may have bounds (`BOUNDS`).
+    The `first`, if there is one, is a product at each place, with weights `[wide, c]`; the next has weights
+    `w[wide, 1, *kernel]`, channel by channel, with `low` zeros in front; the `second` is a product again, `[o, wide]`. Each may
+    have a bias, the last one an `other` summand of the result's shape, `[b, o, *places]`; and what each gives may have bounds
+    (`BOUNDS`).
 
-    `inputs` are those of `OPERANDS` that there are; the weights of products are packed. All arrays are C-contiguous, of float32 or
-    float64, or of 16 bits, which are computed with in float32; there are at most two spatial dims.
+    `inputs` are those of `OPERANDS` that there are; the weights of products are packed. All arrays are C-contiguous, of float32
+    or float64, or of 16 bits, which are computed with in float32; there are at most two spatial dims.
 
     Raises LibraryError where shapes do not fit, NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`,
     MirageError without memory.
@@ -130,8 +131,8 @@ def prepare(
     low: Sequence[int],
     **attrs: Any,
 ) -> Launch | None:
-    """The launch of `library` for contiguous tensors like these, inputs and then outputs, and these packed forms; None where there
-    is nothing to compute. Raises as `library`; the launch fails with MirageError without memory.
+    """The launch of `library` for contiguous tensors like these, inputs and then outputs, and these packed forms; None where
+    there is nothing to compute. Raises as `library`; the launch fails with MirageError without memory.
     """
     out, x = outputs[0], inputs[0]
     call = _Call.of(inputs, out, strides, dilations, low, attrs)

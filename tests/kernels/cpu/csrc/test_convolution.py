@@ -65,6 +65,53 @@ static void check(const ptrdiff_t *z, int threads)
     while (n_rooms) free(rooms[--n_rooms]);
 }
 
+/* What a convolution of x gives, with a bias, between -20 and 30. */
+static mi_real *of_parts(const ptrdiff_t *z, const mi_real *x, const mi_real *w, const mi_real *bias, const mi_real *other)
+{
+    const ptrdiff_t places = z[10] * z[11] * z[12], outputs = z[1] * z[3];
+    mi_real *out = room(z[0] * outputs * places);
+    for (ptrdiff_t i = 0; i < z[0] * outputs * places; i++) {
+        const ptrdiff_t at[] = {i / (z[11] * z[12]) % z[10], i / z[12] % z[11], i % z[12]}, o = i / places % outputs;
+        const double value = wanted(z, x, w, i / (places * outputs), o, at) + bias[o] + (other ? other[i] : 0);
+        out[i] = (mi_real)(value < -20 ? -20 : value > 30 ? 30 : value);
+    }
+    return out;
+}
+
+static mi_real *packed_product(ptrdiff_t outputs, ptrdiff_t channels, const mi_real *w)
+{
+    mi_real *packed = room(mi_convolution_pack(1, outputs, channels, 1, w, NULL, WINDOWS));
+    mi_convolution_pack(1, outputs, channels, 1, w, packed, WINDOWS);
+    return packed;
+}
+
+/* z: sizes of the convolution between; the channels of x and of the result, or 0 where there is no product. */
+static void check_separable(const ptrdiff_t *z, int threads)
+{
+    const ptrdiff_t wide = z[1], channels = z[22], outputs = z[23];
+    const double bounds[] = {-20, 30, -20, 30, -20, 30};
+    ptrdiff_t sizes[24], before[22], behind[22];
+    sizes_of_product(before, z[0], channels, wide, z + 4), sizes_of_product(behind, z[0], wide, outputs, z + 10);
+    memcpy(sizes, z, sizeof sizes);
+    if (!channels) sizes[22] = wide;
+    if (!outputs) sizes[23] = wide;
+    const ptrdiff_t results = z[0] * sizes[23] * z[10] * z[11] * z[12];
+    mi_real *x = room(z[0] * sizes[22] * z[4] * z[5] * z[6]), *w = room(wide * z[7] * z[8] * z[9]);
+    mi_real *first = room(wide * channels), *second = room(outputs * wide), *other = outputs ? room(results) : NULL;
+    mi_real *bias[] = {room(wide), room(wide), room(outputs)}, *out = room(results);
+    const separable p = {
+        x, channels ? packed_product(wide, channels, first) : NULL, bias[0], w, bias[1],
+        outputs ? packed_product(outputs, wide, second) : NULL, bias[2], other, out, sizes, bounds,
+    };
+    must(!mi_separable_prepared(&p, threads ? mi_pool_run : backwards, threads ? threads : 1), "no memory");
+    const mi_real *want = x;
+    if (channels) want = of_parts(before, want, first, bias[0], NULL);
+    want = of_parts(z, want, w, bias[1], NULL);
+    if (outputs) want = of_parts(behind, want, second, bias[2], other);
+    for (ptrdiff_t i = 0; i < results; i++) must(out[i] == want[i], "a wrong sum of several convolutions");
+    while (n_rooms) free(rooms[--n_rooms]);
+}
+
 int main(int argc, char **argv)
 {
     const int threads = argc > 1 ? atoi(argv[1]) : 0;
@@ -100,6 +147,17 @@ int main(int argc, char **argv)
         {1, 1, 600, 250, 1, 1, 20, 1, 1, 1, 1, 1, 20, 1, 1, 1, 1, 1, 1, 0, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check(cases[i], threads);
+    /* the same, and the channels of x and of the result: bands that begin and end within x, beyond it, and more than x is */
+    static const ptrdiff_t joined[][24] = {
+        {2, 21, 1, 1, 1, 13, 19, 1, 3, 3, 1, 13, 19, 1, 1, 1, 1, 1, 1, 0, 1, 1, 5, 9},
+        {1, 40, 1, 1, 1, 30, 35, 1, 5, 5, 1, 15, 18, 1, 2, 2, 1, 1, 1, 0, 2, 2, 3, 17},
+        {3, 6, 1, 1, 1, 9, 50, 1, 3, 2, 1, 13, 54, 1, 1, 1, 1, 1, 3, 0, 4, 6, 4, 0},
+        {1, 33, 1, 1, 1, 7, 7, 1, 3, 3, 1, 3, 4, 1, 3, 2, 1, 1, 1, 0, 2, 1, 0, 10},
+        {2, 3, 1, 1, 1, 2, 5, 1, 2, 3, 1, 12, 5, 1, 1, 1, 1, 2, 1, 0, 7, 1, 6, 2},
+        {9, 4, 1, 1, 1, 1, 40, 1, 1, 3, 1, 1, 40, 1, 1, 1, 1, 1, 1, 0, 0, 1, 2, 3},
+        {1, 160, 1, 1, 1, 24, 40, 1, 3, 3, 1, 24, 40, 1, 1, 1, 1, 1, 1, 0, 1, 1, 2, 3},
+    };
+    for (size_t i = 0; i < sizeof joined / sizeof *joined; i++) check_separable(joined[i], threads);
     must(seen[SINGLE] && seen[WINDOWS] && seen[TILES], "a form that no case has");
     return 0;
 }
