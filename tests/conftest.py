@@ -115,14 +115,14 @@ def pytest_collection_finish() -> None:
 @pytest.fixture
 def rounds_in_c(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of rounds of the loops that run in C as a whole, as they run."""
-    from mirage.kernels.cpu.launch.rounds import LaunchedRounds
+    from mirage.kernels.cpu.launch.rounds import SideBySide
 
     found: list[int] = []
-    run = LaunchedRounds.run
+    run = SideBySide.run
 
-    def counted(self: LaunchedRounds, count: int, addresses: Sequence[int], *items: Any) -> int | None:
+    def counted(self: SideBySide, count: int, addresses: Sequence[int], *items: Any) -> tuple[int, int] | None:
         found.append(count)
         return run(self, count, addresses, *items)
 
-    monkeypatch.setattr(LaunchedRounds, "run", counted)
+    monkeypatch.setattr(SideBySide, "run", counted)
     return found

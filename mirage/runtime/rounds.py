@@ -10,12 +10,13 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import networkx as nx
 import numpy as np
 
 from mirage.ir.types import ELEMENTS
 from mirage.kernels.cpu.launch.machine import addresses
 from mirage.kernels.cpu.launch.memory import address, aligned
-from mirage.kernels.cpu.launch.rounds import Item, Launch, LaunchedRounds
+from mirage.kernels.cpu.launch.rounds import Item, Launch, LaunchedRounds, SideBySide
 from mirage.remember import remember
 from mirage.runtime import program as vm
 from mirage.runtime.frame import Frame, FrameLayout
@@ -152,6 +153,9 @@ class _Ready:
         if len(after) != carried:
             raise _Unknown
         self._fields = [body.root(r) for r in after]
+        parts = self._independent()
+        #: whether parts may run beside one another, which tensors that share memory would not allow
+        self._apart = len(parts) > 1
         for j, (root, register) in enumerate(zip(self._fields, after, strict=True), 1):
             found = self._tensor(register, 0)[0]
             # what comes back in another's place would live longer than until the next round
@@ -168,11 +172,12 @@ class _Ready:
             if len(self._each) < items + 2 * carried or not set(self._fields) <= body._fresh.keys():
                 # what a round keeps is not what it has made for that alone
                 raise _Unknown
-        #: the call of each launch of a round
-        self._calls: list[LaunchedCall] = []
-        self._rounds = LaunchedRounds(
-            [self._launches(k, carried) for k in range(3)], self._index, len(self._tensors)
-        )
+        #: the call of each launch of a round, of each part
+        self._calls: list[list[LaunchedCall]] = []
+        made = [[self._launches(part, k, carried) for k in range(3)] for part in parts]
+        indexes = [np.zeros((), np.int64) for _ in parts]
+        tensors = len(self._tensors)
+        self._rounds = SideBySide([LaunchedRounds(m, i, tensors) for m, i in zip(made, indexes, strict=True)])
         self._addresses = list(map(address, self._tensors))
         self._given = len(args)
         # those of a call live no longer than it
@@ -180,7 +185,7 @@ class _Ready:
 
     @property
     def bytes(self) -> int:
-        own = sum(a.nbytes for (r, _), at in self._places.items() if r in self._body._fresh for a in (self._tensors[at],))
+        own = sum(self._tensors[at].nbytes for (r, _), at in self._places.items() if self._apart or r in self._body._fresh)
         return own + self._frame.arena.bytes
 
     def _tensor(self, register: int, turn: int) -> tuple[np.ndarray, int]:
@@ -204,6 +209,8 @@ class _Ready:
                 array = self._frame.registers[register]
             if not isinstance(array, np.ndarray) or not array.size:
                 raise _Unknown
+            if self._apart and register not in body._fresh:
+                array = aligned(array.size, array.dtype).reshape(array.shape)
             place = self._places[register, turn] = len(self._tensors)
             self._tensors.append(array)
         return self._tensors[place], place
@@ -218,11 +225,33 @@ class _Ready:
         self._read.add(number)
         return -1 - number
 
-    def _launches(self, kind: int, carried: int) -> list[tuple[Launch, Sequence[int]]]:
-        """Those of the first round, of odd or of even ones, with the places of their tensors."""
+    def _independent(self) -> list[list[LaunchedCall]]:
+        """The calls in parts that need nothing of one another in any round: those that write a tensor and those that read it, in
+        the round after, too, are in one.
+        """
+        body, graph = self._body, nx.Graph()
+        graph.add_nodes_from(range(len(body._calls)))
+        users: dict[int, list[int]] = {}
+        for k, call in enumerate(body._calls):
+            for root in {body.root(r) for r in call.registers}:
+                users.setdefault(root, []).append(k)
+        written = {body.root(r) for call in body._calls for r in _written(call.at)}
+        for j, root in enumerate(self._fields, 1):
+            if root != j:
+                # what a round reads there, the one before has made
+                users[root] = [*users.get(root, ()), *users.get(j, ())]
+        for root in written | set(self._fields):
+            nx.add_path(graph, users.get(root, ()))
+        parts = sorted(map(sorted, nx.connected_components(graph)))
+        return [[body._calls[k] for k in part] for part in parts]
+
+    def _launches(self, part: Sequence[LaunchedCall], kind: int, carried: int) -> list[tuple[Launch, Sequence[int]]]:
+        """Those of a part in the first round, in odd or in even ones, with the places of their tensors."""
         turn = kind % 2
         found: list[tuple[Launch, Sequence[int]]] = []
-        for call in self._body._calls:
+        if not kind:
+            self._calls.append([])
+        for call in part:
             given = [self._tensor(r, turn) for r in call.registers]
             launches = call.prepare([a for a, _ in given], self._slots)
             if launches is None:
@@ -236,7 +265,7 @@ class _Ready:
                         places[k] = self._tensor(self._fields[root - 1], 1 - turn)[1]
             found += [(launch, places) for launch in launches]
             if not kind:
-                self._calls += [call] * len(launches)
+                self._calls[-1] += [call] * len(launches)
         return found
 
     def run(self, args: Sequence[Any], count: int, items: Items, kept: Sequence[np.ndarray]) -> tuple[Any, ...]:
@@ -259,8 +288,8 @@ class _Ready:
                     each[k].list = ctypes.addressof(lists[-1])
         failed = self._rounds.run(count, self._addresses, each)
         if failed is not None:
-            call = self._calls[failed]
-            raise noted(self._rounds.error(), self._name, call.at)
+            part, launch = failed
+            raise noted(self._rounds.parts[part].error(), self._name, self._calls[part][launch].at)
         if self._keeps:
             return tuple(rows[-1].reshape(a.shape) for rows, a in zip(kept, args[1:], strict=False))
         return tuple(self._field(root, args[j], args, (count - 1) % 2) for j, root in enumerate(self._fields, 1))
@@ -269,5 +298,17 @@ class _Ready:
         if root < self._body._parameters:
             return args[root].reshape(like.shape)  # type: ignore[no-any-return]
         array, _ = self._tensor(root, turn)
-        return (array.copy() if root in self._body._fresh else array).reshape(like.shape)
+        return (array.copy() if self._apart or root in self._body._fresh else array).reshape(like.shape)
+
+
+def _written(i: vm.Instruction) -> Sequence[int]:
+    """The registers of what a call writes to."""
+    match i:
+        case vm.CallKernel(_, _, outputs, _, workspace):
+            return (*outputs, *workspace)
+        case vm.CallLibrary(_, _, outputs):
+            return outputs
+        case vm.CallPacked(_, _, (first, *_)):
+            return (first,)
+    raise AssertionError(i)
 

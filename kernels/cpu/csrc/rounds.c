@@ -32,6 +32,8 @@ typedef struct {
     long count, n_pointers, n_each;
     long *index;  /* the number of the round */
     long failed;  /* the launch that failed */
+    mi_pool_run_fn *pool; /* of rounds side by side, and what they ended with */
+    int status;
 } rounds;
 
 /* The rounds from `first` on, up to `end`; the status of the launch that failed, which ends them, or 0. */
@@ -56,6 +58,28 @@ int mi_rounds(rounds *r, long first, long end, mi_pool_run_fn *pool, int threads
         }
     }
     return 0;
+}
+
+/* Rounds of several loops that need nothing of one another. */
+typedef struct {
+    rounds *const *of;
+    long first, end;
+} side_by_side;
+
+static void rounds_of_one(void *args, long index, int thread, void *scratch)
+{
+    (void)thread, (void)scratch;
+    const side_by_side *s = args;
+    rounds *own = s->of[index];
+    own->status = mi_rounds(own, s->first, s->end, own->pool, 1);
+}
+
+/* The same rounds of n loops, each on a thread of its own where the pool has one; their statuses are in each. */
+int mi_rounds_side_by_side(rounds *const *of, long n, long first, long end, mi_pool_run_fn *pool, int threads)
+{
+    side_by_side s = {of, first, end};
+    for (long i = 0; i < n; i++) of[i]->pool = pool;
+    return pool(rounds_of_one, &s, n, threads, 0);
 }
 
 /* What a tensor has to be, and its place among those of the launches. */

@@ -12,6 +12,7 @@ import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -26,6 +27,22 @@ from mirage.settings import num_threads
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
 #: rounds that are made at first, and seconds until which twice as many are made at once: between them, signals have their turn
 _FIRST, _SECONDS = 64, 0.02
+#: calls that are made in each of two ways before the faster one is known
+_TRIED = 3
+
+
+def _in_turns(count: int, some: Callable[[int, int], int]) -> int:
+    """Make so many rounds by `some`, a few at a time; what it gives that is not 0, which ends them."""
+    done, more = 0, _FIRST
+    while done < count:
+        end = min(count, done + more)
+        start = perf_counter()
+        if found := some(done, end):
+            return found
+        if perf_counter() - start < _SECONDS:
+            more *= 2
+        done = end
+    return 0
 
 
 @dataclass(frozen=True)
@@ -81,6 +98,8 @@ class _Rounds(ctypes.Structure):
         *((name, ctypes.c_long) for name in ("count", "n_pointers", "n_each")),
         ("index", ctypes.c_void_p),
         ("failed", ctypes.c_long),
+        ("pool", ctypes.c_void_p),
+        ("status", ctypes.c_int),
     )
 
 
@@ -90,6 +109,8 @@ def _library() -> ctypes.CDLL:
     library.mi_rounds.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_int]
     library.mi_rounds.restype = ctypes.c_int
     pointer, number = ctypes.c_void_p, ctypes.c_long
+    library.mi_rounds_side_by_side.argtypes = [pointer, number, number, number, pointer, ctypes.c_int]
+    library.mi_rounds_side_by_side.restype = ctypes.c_int
     library.mi_rounds_take.argtypes = [pointer, pointer, number, number, pointer, number, pointer]
     library.mi_rounds_take.restype = ctypes.c_long
     return library
@@ -160,7 +181,7 @@ class LaunchedRounds:
     ) -> None:
         first = launches[0]
         self._launches = tuple(launches)
-        self._index = index
+        self.index = index
         flat = [entry for kind in launches for entry in kind]
         calls = (_Launch * max(len(flat), 1))(*(_Launch(one.function, one.args) for one, _ in flat))
         pointers = [_Pointer(to, places[k]) for one, places in flat for to, k in one.pointers if places[k] >= 0]
@@ -170,41 +191,86 @@ class LaunchedRounds:
         #: the addresses of all tensors
         self.tensors = (ctypes.c_void_p * max(tensors, 1))()
         starts = [ctypes.addressof(a) for a in (calls, kept, self.tensors, own)]
-        self._args = _Rounds(*starts, None, len(first), len(pointers), len(each), address(index), 0)
+        self._args = _Rounds(*starts, None, len(first), len(pointers), len(each), address(index), 0, None, 0)
         self._reference = ctypes.byref(self._args)
         self._keep = calls, kept, own
         self._status = 0
         self._run = _library().mi_rounds
         self._pool, self._threads = ctypes.c_void_p(run_address()), ctypes.c_int(num_threads())
 
-    def run(self, count: int, addresses: Sequence[int], items: ctypes.Array[Item] | None = None) -> int | None:
-        """Make so many rounds, with all tensors at these addresses, and those that are others in each round where `items` says.
-
-        None, or the number of the launch of a round that failed, which ends them: `error` says why.
-        """
+    def begin(self, addresses: Sequence[int], items: ctypes.Array[Item] | None) -> None:
+        """Have all tensors at these addresses, and those that are others in each round where `items` says."""
         self.tensors[: len(addresses)] = list(addresses)
         if items is not None:
             self._args.items = ctypes.addressof(items)
-        done, more = 0, _FIRST
-        while done < count:
-            end = min(count, done + more)
-            start = perf_counter()
-            self._status = self._run(self._reference, done, end, self._pool, self._threads)
-            if self._status:
-                return int(self._args.failed)
-            if perf_counter() - start < _SECONDS:
-                more *= 2
-            done = end
-        return None
+
+    def some(self, first: int, end: int) -> int:
+        """Make these rounds; the status of the launch that failed, or 0."""
+        self._status = self._run(self._reference, first, end, self._pool, self._threads)
+        return self._status
 
     def run_first(self) -> int | None:
-        """As `run`, for the first round alone, with `tensors` as they are."""
-        self._status = self._run(self._reference, 0, 1, self._pool, self._threads)
-        return int(self._args.failed) if self._status else None
+        """Make the first round, with `tensors` as they are; None, or the number of the launch that failed: `error` says why."""
+        return self.failed if self.some(0, 1) else None
+
+    def ended(self) -> int:
+        """The status of rounds that ran beside others."""
+        self._status = int(self._args.status)
+        return self._status
+
+    @property
+    def failed(self) -> int:
+        """The number of the launch that failed."""
+        return int(self._args.failed)
 
     def error(self) -> Exception:
         """What was wrong with the launch that failed."""
-        i = int(self._index)
-        launch, _ = self._launches[2 - i % 2 if i else 0][int(self._args.failed)]
+        i = int(self.index)
+        launch, _ = self._launches[2 - i % 2 if i else 0][self.failed]
         found: Exception = launch.error(self._status)
         return found
+
+
+class SideBySide:
+    """Loops of equally many rounds that need nothing of one another: on threads of their own, where that is faster.
+
+    `parts` are those of one loop's body; their `index` tensors are at the first place of all, and each has its own. One call at a
+    time. Raises as `LaunchedRounds`.
+    """
+
+    def __init__(self, parts: Sequence[LaunchedRounds]) -> None:
+        self.parts = tuple(parts)
+        self._of = (ctypes.c_void_p * len(parts))(*(ctypes.addressof(p._args) for p in parts))
+        self._run = _library().mi_rounds_side_by_side
+        self._pool, self._threads = ctypes.c_void_p(run_address()), num_threads()
+        #: seconds of a round, the least of so many calls: side by side, or one after the other on all threads
+        self._seconds = {True: inf, False: inf}
+        self._calls = {True: 0, False: 0}
+
+    def run(self, count: int, addresses: Sequence[int], items: ctypes.Array[Item] | None = None) -> tuple[int, int] | None:
+        """Make so many rounds, with all tensors at these addresses, and those that are others in each round where `items` says.
+
+        None, or the number of a part whose rounds a launch that failed has ended, and that of the launch.
+        """
+        for p in self.parts:
+            p.begin([address(p.index), *addresses[1:]], items)
+        together = len(self.parts) > 1 and self._together()
+        start = perf_counter()
+        failed = _in_turns(count, self._some if together else self._each)
+        self._calls[together] += 1
+        self._seconds[together] = min(self._seconds[together], (perf_counter() - start) / count)
+        return (failed - 1, self.parts[failed - 1].failed) if failed else None
+
+    def _together(self) -> bool:
+        """Whether the parts run side by side: threads that no part would have are worth a measurement."""
+        if self._threads <= len(self.parts):
+            return self._threads > 1
+        least = min(self._calls.values())
+        return self._calls[True] == least if least < _TRIED else self._seconds[True] <= self._seconds[False]
+
+    def _each(self, first: int, end: int) -> int:
+        return next((k for k, p in enumerate(self.parts, 1) if p.some(first, end)), 0)
+
+    def _some(self, first: int, end: int) -> int:
+        self._run(self._of, len(self.parts), first, end, self._pool, self._threads)
+        return next((k for k, p in enumerate(self.parts, 1) if p.ended()), 0)

@@ -51,46 +51,80 @@ static int store(void *args, mi_pool_run_fn *pool, int threads)
 /* what there is before round i, of which the item is i */
 static long before(long i) { return i + i * (i - 1) / 2; }
 
-static void check(long count, long bad, long places, int listed, int threads)
-{
-    long begin[N] = {0}, *turns[2] = {malloc(sizeof begin), malloc(sizeof begin)}, index = -1;
-    long *rows = calloc((size_t)(2 * places * N), sizeof *rows);
-    long *items = calloc((size_t)(count * N + 1), sizeof *items);
-    void **list = calloc((size_t)count + 1, sizeof *list);
+/* A loop, with all that its rounds refer to. */
+typedef struct {
+    long begin[N], *turns[2], index, count, bad, places, *rows, *items;
+    void **list, *tensors[5];
     next args[3];
     row stored[3];
     launch launches[6];
     pointer pointers[15], each[3];
-    for (long i = 0; i < count * N; i++) items[i] = i / N;
-    for (long i = 0; i < count; i++) list[i] = items + i * N;
+    item of[2];
+    rounds r;
+} loop;
+
+static loop *loop_of(long count, long bad, long places, int listed)
+{
+    loop *l = calloc(1, sizeof *l);
+    l->count = count, l->bad = bad, l->places = places, l->index = -1;
+    for (int k = 0; k < 2; k++) l->turns[k] = malloc(sizeof l->begin);
+    l->rows = calloc((size_t)(2 * places * N), sizeof *l->rows);
+    l->items = calloc((size_t)(count * N + 1), sizeof *l->items);
+    l->list = calloc((size_t)count + 1, sizeof *l->list);
+    for (long i = 0; i < count * N; i++) l->items[i] = i / N;
+    for (long i = 0; i < count; i++) l->list[i] = l->items + i * N;
     /* the tensors: the index, what the loop begins with, the two turns, the rows */
-    void *const tensors[] = {&index, begin, turns[0], turns[1], rows};
+    void *const tensors[] = {&l->index, l->begin, l->turns[0], l->turns[1], l->rows};
+    memcpy(l->tensors, tensors, sizeof tensors);
     for (long k = 0; k < 3; k++) {
         const long to = 2 + k % 2, from = k ? 5 - to : 1;
-        args[k] = (next){NULL, NULL, NULL, before(bad)};
-        each[k] = (pointer){(void **)&args[k].item, 1};
-        stored[k] = (row){NULL, NULL, NULL, places};
-        launches[2 * k] = (launch){advance, args + k};
-        launches[2 * k + 1] = (launch){store, stored + k};
-        pointer *p = pointers + 5 * k;
-        p[0] = (pointer){(void **)&args[k].from, from};
-        p[1] = (pointer){(void **)&args[k].to, to};
-        p[2] = (pointer){(void **)&stored[k].x, 4};
-        p[3] = (pointer){(void **)&stored[k].values, to};
-        p[4] = (pointer){(void **)&stored[k].at, 0};
+        l->args[k] = (next){NULL, NULL, NULL, before(bad)};
+        l->each[k] = (pointer){(void **)&l->args[k].item, 1};
+        l->stored[k] = (row){NULL, NULL, NULL, places};
+        l->launches[2 * k] = (launch){advance, l->args + k};
+        l->launches[2 * k + 1] = (launch){store, l->stored + k};
+        pointer *p = l->pointers + 5 * k;
+        p[0] = (pointer){(void **)&l->args[k].from, from};
+        p[1] = (pointer){(void **)&l->args[k].to, to};
+        p[2] = (pointer){(void **)&l->stored[k].x, 4};
+        p[3] = (pointer){(void **)&l->stored[k].values, to};
+        p[4] = (pointer){(void **)&l->stored[k].at, 0};
     }
-    const item of[2] = {{NULL, NULL, 0}, {listed ? list : NULL, (char *)items, N * sizeof(long)}};
-    rounds r = {launches, pointers, tensors, each, of, 2, 15, 3, &index, -1};
-    /* in two parts, as signals have their turn between them */
-    int status = mi_rounds(&r, 0, count / 2, mi_pool_run, threads);
-    if (!status) status = mi_rounds(&r, count / 2, count, mi_pool_run, threads);
+    l->of[1] = (item){listed ? l->list : NULL, (char *)l->items, N * sizeof(long)};
+    l->r = (rounds){l->launches, l->pointers, l->tensors, l->each, l->of, 2, 15, 3, &l->index, -1, NULL, 0};
+    return l;
+}
+
+/* What it has to be after all rounds, or those that ended with this status; frees it. */
+static void examine(loop *l, int status)
+{
+    const long count = l->count, bad = l->bad, places = l->places;
     const long whole = bad < count && bad < places ? bad : places < count ? places : count;
     must(status == (whole == count ? 0 : whole == bad ? 7 : 1), "a wrong status");
-    if (whole < count) must(index == whole && r.failed == (whole == bad ? 0 : 1), "a wrong launch");
+    if (whole < count) must(l->index == whole && l->r.failed == (whole == bad ? 0 : 1), "a wrong launch");
     for (long i = 0; i < places; i++) {
-        for (long j = 0; j < N; j++) must(rows[i * N + j] == (i < whole ? before(i + 1) : 0), "a wrong row");
+        for (long j = 0; j < N; j++) must(l->rows[i * N + j] == (i < whole ? before(i + 1) : 0), "a wrong row");
     }
-    free(rows), free(turns[0]), free(turns[1]), free(items), free(list);
+    free(l->rows), free(l->turns[0]), free(l->turns[1]), free(l->items), free(l->list), free(l);
+}
+
+static void check(long count, long bad, long places, int listed, int threads)
+{
+    loop *l = loop_of(count, bad, places, listed);
+    /* in two parts, as signals have their turn between them */
+    int status = mi_rounds(&l->r, 0, count / 2, mi_pool_run, threads);
+    if (!status) status = mi_rounds(&l->r, count / 2, count, mi_pool_run, threads);
+    examine(l, status);
+}
+
+static void check_side_by_side(long count, int threads)
+{
+    loop *l[] = {loop_of(count, 100, count, 0), loop_of(count, 100, count, 1), loop_of(count, 1, count, 0)};
+    rounds *const all[] = {&l[0]->r, &l[1]->r, &l[2]->r};
+    must(!mi_rounds_side_by_side(all, 2, 0, count / 2, mi_pool_run, threads), "no memory");
+    must(!mi_rounds_side_by_side(all, 2, count / 2, count, mi_pool_run, threads), "no memory");
+    must(!mi_rounds_side_by_side(all + 2, 1, 0, count, mi_pool_run, threads), "no memory");
+    for (int k = 0; k < 3; k++) examine(l[k], l[k]->r.status);
 }
 
 int main(int argc, char **argv)
@@ -102,6 +136,7 @@ int main(int argc, char **argv)
             check(count, 4, 9, listed, threads);
             check(count, 100, 6, listed, threads);
         }
+        check_side_by_side(count, threads);
     }
     return 0;
 }
