@@ -21,7 +21,7 @@ from mirage.compiler.passes.lift_constants import PREPARE, constant_values, no_l
 from mirage.compiler.passes.rewrite import Rewriter
 from mirage.ir.annotations import ObjectType
 from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
-from mirage.ir.graph.nodes import Atom, Binding, Constant, Function, LibraryCall, MakeTuple, Module, PackedCall, Var
+from mirage.ir.graph.nodes import Atom, Binding, Constant, Function, LibraryCall, MakeTuple, Module, OpCall, PackedCall, Var
 from mirage.ir.graph.traverse import with_atoms
 from mirage.ir.program import AttrItems
 from mirage.ir.types import TensorType
@@ -84,13 +84,22 @@ def _packable(
     weights: list[Constant | Var] = []
     for weight in call.args[1 : 3 if attrs.get("gated") else 2]:
         if isinstance(weight, Var) and weight not in constants:
-            if pack not in _AT_ONCE or weight not in made or not no_larger(weight, made):
+            at_once = pack in _AT_ONCE and weight in made and no_larger(weight, made)
+            if not (at_once or _is_reshaped(weight, constants, made)):
                 return []
         assert isinstance(weight, Constant | Var)
         if pack == "cpu.pack_matmul" and not _reads_panels(call, weight, context):
             return []
         weights.append(weight)
     return weights
+
+
+def _is_reshaped(weight: Var, constants: Collection[Var], made: Mapping[Var, Binding]) -> bool:
+    """Whether it is a constant in another shape: no more memory, if it is kept."""
+    match made[weight].value if weight in made else None:
+        case OpCall("reshape", (Var() as of,)):
+            return of in constants or _is_reshaped(of, constants, made)
+    return False
 
 
 def _reads_panels(call: LibraryCall, weight: Constant | Var, context: Context) -> bool:
