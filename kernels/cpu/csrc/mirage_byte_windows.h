@@ -9,10 +9,6 @@
 #include "mirage_convolution.h"
 #include "mirage_dot.h"
 
-#define MI_BAND_BYTES (24 * 1024) /* of what a cell lays out, where one row does not have more: within the first-level cache */
-#define MI_BAND_ROWS 4            /* rows and vectors of sums in registers */
-#define MI_BAND_VECTORS 2
-
 /* Stores the sums of an output, NV vectors of each of `rows` rows: n of a row, from element `at` of the result on and `step` apart.
  * What includes this says how. */
 MI_INLINE void mi_store_rows(
@@ -164,10 +160,9 @@ static void mi_byte_band(void *args, long index, int thread, void *scratch)
     const ptrdiff_t *p = c->places, line = b->words * b->length;
     const ptrdiff_t first = index % b->bands * b->band, i0 = index / b->bands % p[0], image = index / (b->bands * p[0]);
     const ptrdiff_t left = p[1] - first, count = left < b->band ? left : b->band;
-    const ptrdiff_t read = (count - 1) * c->strides[1] + (c->kernel[1] - 1) * c->gaps[1] + 1;
     unsigned *laid = scratch;
     mi_term *terms = (mi_term *)(laid + c->kernel[0] * b->rows * line);
-    mi_lay_band(b, b->x + image * (c->in[0] * c->in[1] * c->in[2]), i0, first, read, laid, terms);
+    mi_lay_band(b, b->x + image * (c->in[0] * c->in[1] * c->in[2]), i0, first, mi_rows_of(c, count), laid, terms);
     for (ptrdiff_t o = 0; o < c->outputs; o++) {
         const ptrdiff_t output = image % c->groups * c->outputs + o, plane = image * c->outputs + o;
         const unsigned *w = b->w + output * c->kernel[0] * c->kernel[1] * b->words;
@@ -187,7 +182,7 @@ static int mi_run_byte_windows(
     const mi_windows *c, const unsigned char *x, int is_signed, int blank, const unsigned *w, int n_threads, mi_pool_run_fn *run)
 {
     mi_byte_windows b = {.c = *c, .x = x, .w = w, .is_signed = is_signed, .blank = (mi_term)blank};
-    const ptrdiff_t reach = (c->kernel[1] - 1) * c->gaps[1] + 1, stride = c->strides[2], gap = c->gaps[2];
+    const ptrdiff_t stride = c->strides[2], gap = c->gaps[2];
     b.words = mi_words_of_row(c->kernel[2]);
     b.length = (c->places[2] + MI_W - 1) / MI_W * MI_W;
     b.terms = (c->places[2] - 1) * stride + (c->kernel[2] - 1) * gap + 1;
@@ -196,12 +191,10 @@ static int mi_run_byte_windows(
         const ptrdiff_t term = i / 4 * stride + i % 4 / (ptrdiff_t)sizeof(mi_term) * gap;
         b.pattern[i] = (unsigned char)(term * (ptrdiff_t)sizeof(mi_term) + i % (ptrdiff_t)sizeof(mi_term));
     }
-    const ptrdiff_t line = b.words * b.length, fit = MI_BAND_BYTES / 4 / (line * c->kernel[0]);
-    b.band = fit > reach ? ((fit - reach) / c->strides[1] + 1) / MI_BAND_ROWS * MI_BAND_ROWS : 0;
-    if (b.band < MI_BAND_ROWS) b.band = MI_BAND_ROWS;
-    if (b.band > c->places[1]) b.band = c->places[1];
+    const ptrdiff_t line = b.words * b.length;
+    b.band = mi_rows_of_band(c, 4 * line);
     b.bands = (c->places[1] + b.band - 1) / b.band;
-    b.rows = (b.band - 1) * c->strides[1] + reach;
+    b.rows = mi_rows_of(c, b.band);
     /* lanes that do not exist, and elements of words that windows do not have, are read behind their row */
     const ptrdiff_t behind = b.length * stride + b.words * MI_STEP * gap + MI_VEC_BYTES;
     const ptrdiff_t terms = c->kernel[0] * b.rows * b.terms + behind;

@@ -31,6 +31,27 @@ MI_INLINE mi_windows mi_windows_of(const ptrdiff_t *sizes)
     return c;
 }
 
+/* ---- bands: rows of places of one channel, and what their windows read, laid out in the first-level cache ---- */
+
+#define MI_BAND_BYTES (24 * 1024) /* of what is laid out, where one row does not have more */
+#define MI_BAND_ROWS 4            /* rows and vectors of sums in registers */
+#define MI_BAND_VECTORS 2
+
+/* Rows that the windows of `count` rows of places read. */
+MI_INLINE ptrdiff_t mi_rows_of(const mi_windows *c, ptrdiff_t count)
+{
+    return (count - 1) * c->strides[1] + (c->kernel[1] - 1) * c->gaps[1] + 1;
+}
+
+/* Rows of places of a band, of which a row that is read takes so many bytes. */
+MI_INLINE ptrdiff_t mi_rows_of_band(const mi_windows *c, ptrdiff_t row_bytes)
+{
+    const ptrdiff_t fit = MI_BAND_BYTES / (row_bytes * c->kernel[0]), reach = mi_rows_of(c, 1);
+    const ptrdiff_t rows = fit > reach ? ((fit - reach) / c->strides[1] + 1) / MI_BAND_ROWS * MI_BAND_ROWS : 0;
+    const ptrdiff_t least = rows < MI_BAND_ROWS ? MI_BAND_ROWS : rows;
+    return least < c->places[1] ? least : c->places[1];
+}
+
 /* to[i] = from[i * step] for i < n. */
 MI_INLINE void mi_copy_every(mi_real *to, const mi_real *from, ptrdiff_t step, ptrdiff_t n)
 {

@@ -13,21 +13,11 @@
 
 #include "mirage_convolution.h"
 
-#define MI_BAND_BYTES (24 * 1024) /* of what a cell lays out, where one row does not have more: within the first-level cache */
-#define MI_BAND_ROWS 4            /* rows and vectors of sums in registers */
-#define MI_BAND_VECTORS 2
-
 typedef struct {
     mi_windows c;
     ptrdiff_t bands, band, rows, length, line; /* rows of a band, and of what it reads; columns of a remainder, elements of a row */
     int square; /* 10 * K + STEP of windows as mi_sums_of_square has them, or 0 */
 } mi_depthwise;
-
-/* Rows that the windows of `count` rows of places read. */
-MI_INLINE ptrdiff_t mi_rows_of(const mi_windows *c, ptrdiff_t count)
-{
-    return (count - 1) * c->strides[1] + (c->kernel[1] - 1) * c->gaps[1] + 1;
-}
 
 /* Fetches what lies behind a row of n elements as far as a band is long: rows are so short that little else is read meanwhile. */
 MI_INLINE void mi_fetch_row(const mi_real *row, ptrdiff_t n)
@@ -221,13 +211,10 @@ static void mi_band(void *args, long index, int thread, void *scratch)
 static mi_depthwise mi_depthwise_of(const mi_windows *c)
 {
     mi_depthwise d = {.c = *c};
-    const ptrdiff_t wide = MI_BAND_VECTORS * MI_W, reach = (c->kernel[1] - 1) * c->gaps[1] + 1;
+    const ptrdiff_t wide = MI_BAND_VECTORS * MI_W;
     d.length = (c->places[2] + wide - 1) / wide * wide + (c->kernel[2] - 1) * c->gaps[2] / c->strides[2];
     d.line = d.length * c->strides[2];
-    const ptrdiff_t fit = MI_BAND_BYTES / (ptrdiff_t)sizeof(mi_real) / (d.line * c->kernel[0]);
-    d.band = fit > reach ? ((fit - reach) / c->strides[1] + 1) / MI_BAND_ROWS * MI_BAND_ROWS : 0;
-    if (d.band < MI_BAND_ROWS) d.band = MI_BAND_ROWS;
-    if (d.band > c->places[1]) d.band = c->places[1];
+    d.band = mi_rows_of_band(c, d.line * (ptrdiff_t)sizeof(mi_real));
     d.bands = (c->places[1] + d.band - 1) / d.band;
     d.rows = mi_rows_of(c, d.band);
     const int flat = c->kernel[0] == 1 && c->gaps[1] == 1 && c->gaps[2] == 1;

@@ -85,7 +85,7 @@ MI_INLINE mi_depthwise mi_direct_band(const mi_windows *c, ptrdiff_t cells)
     d.line = (c->strides[2] * d.length + MI_W - 1) / MI_W * MI_W;
     for (ptrdiff_t band = MI_DIRECT_ROWS; band <= MI_DIRECT_MOST_ROWS; band *= 2) {
         more = d, more.band = band;
-        more.rows = (band - 1) * c->strides[1] + (c->kernel[1] - 1) * c->gaps[1] + 1;
+        more.rows = mi_rows_of(c, band);
         more.bands = (c->places[1] + band - 1) / band;
         const int few = c->channels * mi_direct_plane(&more) <= MI_DIRECT_FEW;
         if (band > MI_DIRECT_ROWS && (!few || c->batch * c->groups * c->places[0] * more.bands < cells)) break;
@@ -111,7 +111,7 @@ static void mi_direct_cell(
     const mi_windows *c = &band->c;
     const ptrdiff_t plane = mi_direct_plane(band), step = c->strides[2], left = c->places[1] - i1;
     const ptrdiff_t rows = left < band->band ? left : band->band;
-    const ptrdiff_t read = (rows - 1) * c->strides[1] + (c->kernel[1] - 1) * c->gaps[1] + 1;
+    const ptrdiff_t read = mi_rows_of(c, rows);
     const ptrdiff_t depth = c->kernel[0] * c->kernel[1] * c->kernel[2] * c->channels;
     mi_real *laid = scratch;
     ptrdiff_t *taps = (ptrdiff_t *)(laid + c->channels * plane + MI_W), *tap = taps;
