@@ -272,5 +272,7 @@ class SideBySide:
         return next((k for k, p in enumerate(self.parts, 1) if p.some(first, end)), 0)
 
     def _some(self, first: int, end: int) -> int:
-        self._run(self._of, len(self.parts), first, end, self._pool, self._threads)
+        if self._run(self._of, len(self.parts), first, end, self._pool, self._threads):
+            # without memory for the pool, nothing ran
+            return self._each(first, end)
         return next((k for k, p in enumerate(self.parts, 1) if p.ended()), 0)

@@ -42,7 +42,9 @@ from mirage.ir.operators.in_place import EFFECTS
 
 
 def run(module: Module, context: Context) -> Module:
-    """The module with joined loops; the bodies that they had are called by nobody."""
+    """The module with joined loops, on processors; the bodies that they had are called by nobody."""
+    if context.kernels.target != "cpu":
+        return module
     builder = ModuleBuilder(module)
     for f in module:
         for group in _groups(f, module):
