@@ -21,7 +21,18 @@ from mirage.compiler.passes.lift_constants import PREPARE, constant_values, no_l
 from mirage.compiler.passes.rewrite import Rewriter
 from mirage.ir.annotations import ObjectType
 from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
-from mirage.ir.graph.nodes import Atom, Binding, Constant, Function, LibraryCall, MakeTuple, Module, OpCall, PackedCall, Var
+from mirage.ir.graph.nodes import (
+    Atom,
+    Binding,
+    Constant,
+    Function,
+    LibraryCall,
+    MakeTuple,
+    Module,
+    OpCall,
+    PackedCall,
+    Var,
+)
 from mirage.ir.graph.traverse import with_atoms
 from mirage.ir.program import AttrItems
 from mirage.ir.types import TensorType
