@@ -125,7 +125,7 @@ static float narrow(const float *x, ptrdiff_t k, mi_term *to)
     for (ptrdiff_t i = 0; i < k; i += MI_W) {
         const int n = k - i < MI_W ? (int)(k - i) : MI_W;
         const float whole = 0x1.8p23f; /* floats from here on have no fraction, and the number in their low bits */
-        const mi_sum bits = (mi_sum)(mi_load_n(x + i, n) * inverse + whole) - 0x4b400000u + MI_SHIFT(1);
+        const mi_sum bits = (mi_sum)(mi_product(mi_load_n(x + i, n), mi_broadcast(inverse)) + whole) - 0x4b400000u + MI_SHIFT(1);
 #if MI_STEP == 4
         mi_store_bytes_n((unsigned char *)to + i, bits, n);
 #else
