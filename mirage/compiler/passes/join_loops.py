@@ -14,11 +14,13 @@ of the other half, which the virtual machine finds out, and gives each half a th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 
 from mirage.compiler.context import Context
 from mirage.compiler.passes.rewrite import Rewriter
+from mirage.compiler.passes.write_stacks import is_fresh
 from mirage.ir.annotations import TupleType
 from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
 from mirage.ir.graph.effects import is_pure
@@ -47,38 +49,39 @@ def run(module: Module, context: Context) -> Module:
         return module
     builder = ModuleBuilder(module)
     for f in module:
-        for group in _groups(f, module):
-            f = _joined(f, group, builder)
+        for group, behind in _groups(f, module):
+            f = _joined(f, group, behind, builder)
         builder.add(f)
     return builder.finish(module.main)
 
 
-def _groups(function: Function, module: Module) -> list[list[Var]]:
-    """The results of loops of a function that may become one, in order. What is between them is computed before, if it needs
-    nothing of the first one, else behind.
+def _groups(function: Function, module: Module) -> list[tuple[list[Var], set[Var]]]:
+    """The results of loops of a function that may become one, in order, and what is between them and needs some of them, so that
+    it is computed behind; all else is computed before.
     """
-    found: list[list[Binding]] = []
+    found: list[tuple[list[Binding], set[Var]]] = []
     held: list[Binding] = []
     #: what needs the results of those that are held
     behind: set[Var] = set()
-    counts = uses(function)
+    counts, made = uses(function), {b.var: b.value for b in function.bindings}
     for block in function.blocks:
         for b in block.bindings:
-            is_loop, needs = _is_plain(b, counts, module), not behind.isdisjoint(variables(b.value))
+            is_loop, needs = _is_plain(b, counts, made, module), not behind.isdisjoint(variables(b.value))
             if is_loop and held and not needs and _alike(held[0], b, module):
                 held.append(b)
                 behind.add(b.var)
+                found[-1] = held, set(behind)
             elif is_loop or not block.dataflow:
                 # effects keep their places among the loops
-                found.append(held)
                 held = [b] if is_loop else []
                 behind = {h.var for h in held}
+                found.append((held, behind))
             elif needs:
                 behind.add(b.var)
-    return [[b.var for b in group] for group in (*found, held) if len(group) > 1]
+    return [([b.var for b in group], behind) for group, behind in found if len(group) > 1]
 
 
-def _is_plain(b: Binding, counts: Counter[Var], module: Module) -> bool:
+def _is_plain(b: Binding, counts: Counter[Var], made: Mapping[Var, Expr], module: Module) -> bool:
     """Whether it is a loop of a known count, whose body gives what it takes, and writes to nothing that is read beside."""
     loop = b.value
     if not isinstance(loop, Loop) or loop.count is None or loop.dims:
@@ -86,7 +89,9 @@ def _is_plain(b: Binding, counts: Counter[Var], module: Module) -> bool:
     body = module.functions[loop.body]
     _, *parameters = body.parameters
     given = [a.annotation for a in loop.args]
-    alone = {p for p, a in zip(parameters, loop.args, strict=True) if isinstance(a, Var) and counts[a] == 1}
+    # not a view of a tensor, which others may read by another name
+    fresh = [isinstance(a, Var) and counts[a] == 1 and is_fresh(made.get(a), alone=True) for a in loop.args]
+    alone = set(compress(parameters, fresh))
     own = all(is_pure(x.value, module.functions) or _writes_to(x.value, alone) for x in body.bindings)
     alike = own and [p.annotation for p in parameters] == given and not body.dims
     last = body.bindings[-1] if body.bindings else None
@@ -119,22 +124,15 @@ def _calls(body: Function) -> list[tuple[type, str]]:
     return names
 
 
-def _joined(function: Function, group: Sequence[Var], builder: ModuleBuilder) -> Function:
-    """The function with the loops that give these results as one, where the last of them is."""
+def _joined(function: Function, group: Sequence[Var], behind: Collection[Var], builder: ModuleBuilder) -> Function:
+    """The function with the loops that give these results as one, where the last of them is, and this computed `behind`."""
     made = {b.var: b.value for b in function.bindings}
     loops = [loop for loop in map(made.get, group) if isinstance(loop, Loop)]
     body = _body(loops, builder)
     builder.add(body)
     r = Rewriter(function, builder.functions)
-    later: list[Binding] = []
-    behind: set[Var] = set()
     for b in function.bindings:
-        if b.var in group:
-            behind.add(b.var)
-        elif behind and group[-1] not in behind and not behind.isdisjoint(variables(b.value)):
-            behind.add(b.var)
-            later.append(b)
-        else:
+        if b.var not in behind:
             r.keep(b)
         if b.var is group[-1]:
             args = [tuple(map(r.read, loop.args)) for loop in loops]
@@ -147,8 +145,9 @@ def _joined(function: Function, group: Sequence[Var], builder: ModuleBuilder) ->
                 items = [r.emit(TupleItem((both,), place + k), where=b.where) for k in range(loop.carried)]
                 place += loop.carried
                 r.replace(member, r.emit(MakeTuple(tuple(items)), name=member.name, where=b.where))
-            for b in later:
-                r.keep(b)
+            for later in function.bindings:
+                if later.var in behind and later.var not in group:
+                    r.keep(later)
     return r.finish()
 
 

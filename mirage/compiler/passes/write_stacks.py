@@ -66,13 +66,13 @@ def _stacks(caller: Function, loop: Loop, body: Function) -> dict[Var, int]:
         first, parameter = given[k], body.parameters[1 + k]
         if not isinstance(first, Var) or not isinstance(after, Var):
             continue
-        own = _fresh(made.get(first), alone=here[first] == 1)
+        own = is_fresh(made.get(first), alone=here[first] == 1)
         if own and there[parameter] == there[after] == 1 and _writes(inside.get(after), parameter):
             found[after] = k
     return found
 
 
-def _fresh(value: object, alone: bool) -> bool:
+def is_fresh(value: object, alone: bool) -> bool:
     """Whether a value is a tensor that was made by its binding, and is used by one loop alone or can be made again."""
     if isinstance(value, KernelCall) and len(value.out) == 1:
         return alone or not value.args

@@ -103,6 +103,19 @@ def test_a_tensor_that_both_write_keeps_them_apart() -> None:
     assert len(loops(after(parse_module(text + "".join(bodies)), join_loops.run))) == 2
 
 
+def test_a_view_that_one_writes_keeps_what_reads_the_tensor_behind_it() -> None:
+    """What is between the loops would be computed before both."""
+    text = MAIN.replace("x: float32[6, b, 8], h", "x: float32[6, b, 8], s: float32[48, b], h")
+    text = text.replace("o = full(shape=(6, b, 8), value=0, dtype='float32')", "o = reshape(s, shape=(6, b, 8))")
+    parts = {"between": "k = neg(s)", "behind": "l = item[1](g)\n        r = (k, l)"}
+    bodies = [BODY.format(name=name, function="tanh") for name in ("forward", "backward")]
+    old = parse_module("".join([text.format(**PLAIN | parts), *bodies]))
+    new = after(old, join_loops.run, dead_code.run)
+    assert len(loops(new)) == 2
+    x, *rest = arrays()
+    assert_equal(*(run_module(m, [x, np.zeros((48, 3), np.float32), *rest]) for m in (new, old)))
+
+
 def compiled(of: Module) -> Executable:
     found = compile_program(of, without=("superoptimize",), cache=False)
     assert isinstance(found, Executable)
