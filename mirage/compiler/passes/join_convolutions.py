@@ -107,17 +107,15 @@ class _Joined:
     def emit(self, r: Rewriter, b: Binding) -> Atom:
         """What stands for the result of the last call."""
         (inner,) = self.between.call.out
-        source = self.between.call.args[0].annotation
-        x = (self.first or self.between).x
+        source, x = self.between.x.annotation, (self.first or self.between).x
         assert isinstance(source, TensorType) and isinstance(x.annotation, TensorType)
-        parts = [(c, *c.named(part, weight)) for c, part, weight in (
-            (self.first, "first_", "first"), (self.between, "", "w"), (self.second, "second_", "second"),
-        ) if c is not None]  # fmt: skip
         operands: dict[str, Atom] = {"x": reshaped(r.read(x), (*x.annotation.shape[:2], *source.shape[2:]), r.emit)}
         attrs = {name: self.between.attrs[name] for name in ("strides", "dilations", "low")}
-        for _, given, bounds in parts:
-            operands |= {name: r.read(a) for name, a in given.items()}
-            attrs |= bounds
+        for part, weight, c in (("first_", "first", self.first), ("", "w", self.between), ("second_", "second", self.second)):
+            if c is not None:
+                given, bounds = c.named(part, weight)
+                operands |= {name: r.read(a) for name, a in given.items()}
+                attrs |= bounds
         last = self.second or self.between
         out = TensorType((*last.call.out[0].shape[:2], *inner.shape[2:]), inner.dtype)
         # operands come in the order of the parts, and what else is added comes last: only the last part has it
