@@ -13,7 +13,7 @@ from mirage.ir.annotations import Annotation, TupleType
 from mirage.ir.graph.nodes import Constant, OpCall
 from mirage.ir.graph.traverse import dims_in
 from mirage.ir.operator import get_operator
-from mirage.ir.types import ELEMENTS, TensorType
+from mirage.ir.types import ELEMENTS, INTEGERS, TensorType
 
 #: bytes that a result may have beyond those of its operands
 MOST_BYTES = 1 << 16
@@ -25,12 +25,13 @@ def constant_results(
     """The results of an operator applied to these arrays and numbers; None where it has to be left to the run.
 
     What depends on a size is left, and what fails, so that the run says so, if it gets there. So is what has no array among its
-    operands (such as `full`): kernels make its elements faster than they read them. With `numbers`, tensors of rank 0 are
-    computed all the same: they may decide what is called.
+    operands (such as `full`): kernels make its elements faster than they read them. Integers, and with `numbers` all tensors of
+    rank 0, are computed all the same: they may say where rows are, or what is called.
     """
     types = annotation.fields if isinstance(annotation, TupleType) else (annotation,)
     arrays = [a for a in operands if isinstance(a, np.ndarray)]
-    made = numbers and isinstance(annotation, TensorType) and not annotation.shape and annotation.dtype in ELEMENTS
+    wanted = ELEMENTS if numbers else INTEGERS
+    made = isinstance(annotation, TensorType) and not annotation.shape and annotation.dtype in wanted
     if not (arrays or made) or any(d.free_symbols for d in dims_in(call)):
         return None
     if _nbytes(types) > sum(a.nbytes for a in arrays) + MOST_BYTES:

@@ -13,7 +13,8 @@ from mirage.compiler.context import Context
 from mirage.compiler.memory.buffers import Plan
 from mirage.compiler.memory.liveness import Step, analyze
 from mirage.compiler.memory.plan import plan
-from mirage.compiler.passes.in_place import reshapes_to_copy, written_parameters
+from mirage.compiler.passes.in_place import views_to_copy, written_parameters
+from mirage.compiler.views import is_view
 from mirage.errors import GraphError
 from mirage.ir.annotations import Annotation, ObjectType, symbols_in
 from mirage.ir.dims import Dim
@@ -49,7 +50,7 @@ def lower(module: Module, context: Context, *, planned: bool = True) -> Lowered:
     called = {name for f in module for b in f.bindings for name in callees(b.value)}
     for name in callees_first(module):
         f = module.functions[name]
-        copied = reshapes_to_copy(f, module.functions, called=name in called)
+        copied = views_to_copy(f, module.functions, called=name in called)
         written = written_parameters(f, module.functions)
         lowering = _Lowering(f, kernels, constants, functions, context.of(name), planned, copied, written)
         functions[name], plans[name] = lowering.run()
@@ -88,7 +89,7 @@ class _Lowering:
     functions: Mapping[str, vm.VMFunction]
     constraints: Constraints
     planned: bool
-    #: reshaped tensors in memory of their own, and parameters that effects write to
+    #: views that are in memory of their own, and parameters that effects write to
     copied: frozenset[Var]
     written: frozenset[Var]
     #: by the names of values
@@ -195,7 +196,7 @@ class _Lowering:
         match value:
             case nodes.KernelCall() | nodes.LibraryCall():
                 return self._destination(b, value, args, used)
-            case nodes.OpCall("reshape") if isinstance(b.var.annotation, TensorType) and b.var not in self.copied:
+            case nodes.OpCall() if isinstance(b.var.annotation, TensorType) and is_view(b) and b.var not in self.copied:
                 code.append(vm.Reshape(self._register(b.var.name), args[0], b.var.annotation.shape, where=b.where))
                 return Step(views=((b.var.name, used),))
             case nodes.OpCall(op, attrs=attrs):

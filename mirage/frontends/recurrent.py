@@ -86,32 +86,24 @@ def gru(*, linear_before_reset: bool) -> Step:
     return step
 
 
-def _reversed(x: Any, lengths: Any) -> Any:
-    """The steps in reverse order, each sequence up to its length."""
-    if lengths is None:
-        return array_ops.flip(x, 0)
-    at = array_ops.arange(x.shape[0]).reshape((x.shape[0], 1))
-    end = lengths.reshape((1, lengths.shape[0]))
-    places = graph_ops.where(graph_ops.less(at, end), end - 1 - at, at)
-    return array_ops.take_along_axis(x, array_ops.broadcast_to(places.reshape((*places.shape, 1)), x.shape), 0)
-
-
-def _run(cell: Cell, step: Step, state: Sequence[Any], lengths: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The states of all steps, `[t, b, h]`, and the last."""
+def _run(cell: Cell, step: Step, state: Sequence[Any], lengths: Any, backwards: bool) -> tuple[Any, tuple[Any, ...]]:
+    """The states of all steps, `[t, b, h]`, and that of the step that comes last: the first one where these go `backwards`."""
     steps = cell.inputs.shape[0]
     first = state[0]
     outputs = array_ops.zeros((steps, *first.shape), first.dtype)
+    end = array_ops.dim_value(steps) - 1
 
     def body(i: Any, *carried: Any) -> Any:
         *before, rows = carried
-        after = step(cell, array_ops.take(cell.inputs, i, 0), before)
+        at = end - i if backwards else i
+        after = step(cell, array_ops.take(cell.inputs, at, 0), before)
         after = tuple(as_shape(a, b.shape) for a, b in zip(after, before, strict=True))
         row = after[0]
         if lengths is not None:
-            on = graph_ops.less(i, lengths).reshape((lengths.shape[0], 1))
+            on = graph_ops.less(at, lengths).reshape((lengths.shape[0], 1))
             row = graph_ops.where(on, row, 0)
             after = tuple(graph_ops.where(on, a, b) for a, b in zip(after, before, strict=True))
-        scatter_(rows, i, row, 0)
+        scatter_(rows, at, row, 0)
         return (*after, rows)
 
     *last, rows = control.loop(to_dim(steps), body, *state, outputs)
@@ -130,8 +122,7 @@ def one_direction(
     where they are read `backwards`.
     """
     steps, batch, wide = x.shape[0], x.shape[1], recurrence.shape[0]
-    here = _reversed(x, lengths) if backwards else x
-    inputs = product(here.reshape((steps * batch, x.shape[2])), weights.swapaxes(0, 1))
+    inputs = product(x.reshape((steps * batch, x.shape[2])), weights.swapaxes(0, 1))
     rest = None
     if biases is not None:
         first, rest = biases
@@ -141,5 +132,4 @@ def one_direction(
         inputs.reshape((steps, batch, wide)), recurrence.swapaxes(0, 1), rest if separate else None, peepholes, functions,
         recurrence.shape[1], order,
     )  # fmt: skip
-    found, last = _run(cell, step, state, lengths)
-    return (_reversed(found, lengths) if backwards else found), last
+    return _run(cell, step, state, lengths, backwards)

@@ -185,7 +185,8 @@ def test_rows_are_written_at_any_place_there_is(rounds_in_c: list[int]) -> None:
 def test_memory_is_given_back() -> None:
     run = compiled(CELL)
     check_cell(run, 3, 50)
-    assert run.idle_bytes >= 2 * 50 * (3 + 6) * 4
+    # of the product; what comes of it goes to its row at once
+    assert 2 * 50 * 6 * 4 > run.idle_bytes >= 50 * 6 * 4
     run.release()
     assert run.idle_bytes == 0
     check_cell(run, 3, 50)

@@ -13,7 +13,7 @@ What a group becomes is decided by `mirage.compiler.codegen`; a group that no ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Set
 from typing import Any, TypeVar
 
 import networkx as nx
@@ -24,8 +24,9 @@ from mirage.compiler.context import Context
 from mirage.compiler.kinds import binding_kind
 from mirage.compiler.outline import Group, Outliner, is_scalar
 from mirage.compiler.passes.generate import structure
+from mirage.compiler.views import is_view, positions, rows
 from mirage.ir.graph.builder import ModuleBuilder
-from mirage.ir.graph.nodes import Binding, Function, Module, OpCall
+from mirage.ir.graph.nodes import Binding, Function, Loop, Module, OpCall, Var
 from mirage.ir.graph.traverse import variables
 from mirage.ir.loops.analysis import Kind
 from mirage.ir.program import AttrItems
@@ -40,40 +41,57 @@ MAX_OPERATORS = 32
 
 def run(module: Module, context: Context) -> Module:
     builder = ModuleBuilder(module)
+    # the machine reads rows of tensors in main memory where they are
+    loops = [b.value for f in module for b in f.bindings if isinstance(b.value, Loop)]
+    carried = {loop.body: loop.carried for loop in loops if context.kernels.target == "cpu"}
     for function in module:
         before = set(builder.functions)
-        builder.add(fuse_function(function, builder, context))
+        builder.add(fuse_function(function, builder, context, carried.get(function.name)))
         for name in builder.functions.keys() - before:
             context.inherit(name, function.name)
     return builder.finish(module.main)
 
 
-def fuse_function(function: Function, builder: ModuleBuilder, context: Context) -> Function:
-    """The function with groups of operators as calls of new functions of origin "fused"."""
+def fuse_function(
+    function: Function, builder: ModuleBuilder, context: Context, carried: int | None = None
+) -> Function:
+    """The function with groups of operators as calls of new functions of origin "fused".
+
+    Of a loop's body that hands on so many `carried` values, the machine finds positions of the index, and rows there.
+    """
+    at = positions(function) if carried is not None else frozenset()
+    found = at | rows(function, carried, at) if carried is not None else at
     blocks = list(function.blocks)
     constraints = context.of(function.name)
     for number, block in enumerate(function.blocks):
         if not block.dataflow:
             continue
         outliner = Outliner(function, number)
-        groups = Fusion(outliner, constraints).groups()
+        groups = Fusion(outliner, constraints, at, found).groups()
         blocks[number] = outliner.outline(list(groups), builder)
     return Function(function.name, function.parameters, tuple(blocks), function.result, function.dims, function.attrs)
 
 
 class Fusion:
-    """The groups of the block of an outliner, as far as these constraints of its dims allow."""
+    """The groups of the block of an outliner, as far as these constraints of its dims allow.
 
-    def __init__(self, outliner: Outliner, constraints: Constraints) -> None:
+    What is `apart` is in no group, and what is `found` by the machine needs no kernel, if a group has nothing else.
+    """
+
+    def __init__(
+        self, outliner: Outliner, constraints: Constraints, apart: Collection[Var], found: Collection[Var]
+    ) -> None:
         self.outliner = outliner
         self.constraints = constraints
+        self._found = found
         self.bindings = bindings = outliner.block.bindings
         self.position = {b.var: i for i, b in enumerate(bindings)}
         # the layers of a model are equal: each of their operators, and of their groups, is looked at once
         self._kinds: dict[Any, Kind] = {}
         self._fusible: dict[Any, bool] = {}
         self._stitchable: dict[Any, bool] = {}
-        self.kinds = [Kind.OPAQUE if is_scalar(b.var.annotation) else self._kind(b) for b in bindings]
+        alone = [is_scalar(b.var.annotation) or b.var in apart for b in bindings]
+        self.kinds = [Kind.OPAQUE if a else self._kind(b) for a, b in zip(alone, bindings, strict=True)]
         self.flow: nx.DiGraph[int] = nx.DiGraph()
         self.flow.add_nodes_from(range(len(bindings)))
         for i, needed in enumerate(outliner.needs):
@@ -121,9 +139,8 @@ class Fusion:
         return Group(tuple(sorted(members)), tuple(sorted(scalars)), name, ORIGIN)
 
     def _is_view(self, i: int) -> bool:
-        """Whether a binding needs no kernel: the same memory under another shape."""
-        value = self.bindings[i].value
-        return isinstance(value, OpCall) and value.op == "reshape"
+        """Whether a binding needs no kernel."""
+        return is_view(self.bindings[i]) or self.bindings[i].var in self._found
 
     def _unflattened(self, members: Set[int]) -> Set[int]:
         """Bindings without reshapes behind them that join the last dims, of sizes that a run knows: each index of the result

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from mirage.compiler.views import is_view
 from mirage.ir.annotations import TupleType
 from mirage.ir.graph.effects import is_pure_function
 from mirage.ir.graph.nodes import (
@@ -52,8 +53,8 @@ def written_parameters(function: Function, functions: Mapping[str, Function]) ->
     return frozenset(_last_writes(function, functions, _memory(function, functions)).keys() & set(function.parameters))
 
 
-def reshapes_to_copy(function: Function, functions: Mapping[str, Function], *, called: bool) -> frozenset[Var]:
-    """The reshaped tensors that need memory of their own: an effect may write later to the memory that they are a view of.
+def views_to_copy(function: Function, functions: Mapping[str, Function], *, called: bool) -> frozenset[Var]:
+    """The views of tensors that need memory of their own: an effect may write later to the memory that they are a view of.
 
     What a function that is `called` returns, its callers may write to; and they may give it one tensor twice.
     """
@@ -68,7 +69,7 @@ def reshapes_to_copy(function: Function, functions: Mapping[str, Function], *, c
     returned = memory.get(function.result, frozenset()) if called else frozenset()
     found: set[Var] = set()
     for at, b in enumerate(function.bindings):
-        if isinstance(b.value, OpCall) and b.value.op == "reshape":
+        if is_view(b):
             shared = memory[b.var] & returned
             seen_twice = bool(shared & parameters) or (bool(shared) and isinstance(function.returns, TupleType))
             if seen_twice or any(last.get(v, -1) > at for v in memory[b.var]):
@@ -77,7 +78,7 @@ def reshapes_to_copy(function: Function, functions: Mapping[str, Function], *, c
 
 
 def _memory(function: Function, functions: Mapping[str, Function], *, views: bool = True) -> dict[Atom, frozenset[Var]]:
-    """The values in whose memory each variable may be, itself where it has its own; reshapes are `views` of their operands."""
+    """The values in whose memory each variable may be, itself where it has its own; of `views`, those of their operands."""
     found: dict[Atom, frozenset[Var]] = {p: frozenset({p}) for p in function.parameters}
     fields: dict[Atom, tuple[Atom, ...]] = {}
     for b in function.bindings:
@@ -91,7 +92,7 @@ def _memory(function: Function, functions: Mapping[str, Function], *, views: boo
                 operands, own = (fields[whole][index],) if whole in fields else operands, frozenset()
             case Var() | MatchCast():
                 own = frozenset()
-            case OpCall("reshape") if views:
+            case OpCall() if views and is_view(b):
                 own = frozenset()
             case PackedCall(args=args, in_place=positions):
                 operands = tuple(args[i] for i in positions)

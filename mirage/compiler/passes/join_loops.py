@@ -16,11 +16,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import compress
+from itertools import accumulate, compress
 
 from mirage.compiler.context import Context
 from mirage.compiler.passes.rewrite import Rewriter
 from mirage.compiler.passes.write_stacks import is_fresh
+from mirage.compiler.views import positions
 from mirage.ir.annotations import TupleType
 from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
 from mirage.ir.graph.effects import is_pure
@@ -112,15 +113,16 @@ def _alike(one: Binding, other: Binding, module: Module) -> bool:
 
 
 def _calls(body: Function) -> list[tuple[type, str]]:
-    """What a body does, without its operands."""
-    names = []
+    """What a body computes, without its operands and positions of its index."""
+    at, names = positions(body), []
     for b in body.bindings:
         match b.value:
             case KernelCall(kernel=name) | OpCall(op=name) | LibraryCall(function=name) | PackedCall(function=name):
                 pass
             case _:
                 name = ""
-        names.append((type(b.value), name))
+        if b.var not in at:
+            names.append((type(b.value), name))
     return names
 
 
@@ -131,23 +133,36 @@ def _joined(function: Function, group: Sequence[Var], behind: Collection[Var], b
     body = _body(loops, builder)
     builder.add(body)
     r = Rewriter(function, builder.functions)
+    #: the place of each loop's first result among all
+    places = dict(zip(group, accumulate((loop.carried for loop in loops), initial=0), strict=False))
+    items = [b for b in function.bindings if isinstance(b.value, TupleItem) and b.value.args[0] in places]
+    read = uses(function)
+    whole = [v for v in group if read[v] > sum(v in variables(b.value) for b in items)]
+    both: Var | None = None
+
+    def keep(b: Binding) -> None:
+        value = b.value
+        if both is not None and isinstance(value, TupleItem) and isinstance(of := value.args[0], Var) and of in places:
+            r.keep(b, TupleItem((both,), places[of] + value.index))
+        elif b.var not in places:
+            r.keep(b)
+
     for b in function.bindings:
         if b.var not in behind:
-            r.keep(b)
+            keep(b)
         if b.var is group[-1]:
             args = [tuple(map(r.read, loop.args)) for loop in loops]
             carried = [a for own, loop in zip(args, loops, strict=True) for a in own[: loop.carried]]
             fixed = [a for own, loop in zip(args, loops, strict=True) for a in own[loop.carried :]]
-            whole = Loop(body.name, (*carried, *fixed), len(carried), loops[0].count)
-            both = r.emit(whole, name=f"{b.var.name}_joined", where=b.where)
-            place = 0
+            joined = Loop(body.name, (*carried, *fixed), len(carried), loops[0].count)
+            both = r.emit(joined, name=f"{b.var.name}_joined", where=b.where)
             for member, loop in zip(group, loops, strict=True):
-                items = [r.emit(TupleItem((both,), place + k), where=b.where) for k in range(loop.carried)]
-                place += loop.carried
-                r.replace(member, r.emit(MakeTuple(tuple(items)), name=member.name, where=b.where))
+                if member in whole:
+                    found = [r.emit(TupleItem((both,), places[member] + k), where=b.where) for k in range(loop.carried)]
+                    r.replace(member, r.emit(MakeTuple(tuple(found)), name=member.name, where=b.where))
             for later in function.bindings:
-                if later.var in behind and later.var not in group:
-                    r.keep(later)
+                if later.var in behind:
+                    keep(later)
     return r.finish()
 
 

@@ -75,13 +75,14 @@ def _looped(c: Call, length: Any, states: Sequence[Any], step: Round, backwards:
         unsupported("what its rounds give is of shapes that only the run tells")
     rows = [array_ops.zeros((length, *t.shape), t.dtype) for t in kept]
     flipped = [*backwards, *[0] * (len(rows) - len(backwards))]
+    end = array_ops.dim_value(length) - 1
 
     def body(i: Any, *carried: Any) -> Any:
         before, held = carried[: len(states)], carried[len(states) :]
         found = list(step(i, before))
         after = [_alike(x, y) for x, y in zip(found, before, strict=False)]
         for all_rows, row, back in zip(held, found[len(states) :], flipped, strict=True):
-            scatter_(all_rows, array_ops.dim_value(length) - 1 - i if back else i, row, 0)
+            scatter_(all_rows, end - i if back else i, row, 0)
         return (*after, *held) if len(carried) > 1 else after[0]
 
     if not states and not rows:
@@ -110,10 +111,10 @@ def _scanned(
     length = rows[0].shape[axes[0]]
     body = c.attrs["body"]
     if not _written_out(length):
+        end = array_ops.dim_value(length) - 1
 
         def step(i: Any, given: Sequence[Any]) -> Sequence[Any]:
-            last = array_ops.dim_value(length) - 1
-            places = [last - i if back else i for back in backwards]
+            places = [end - i if back else i for back in backwards]
             return c.run(body, (*given, *(array_ops.take(x, k, a) for x, a, k in zip(rows, axes, places, strict=True))))
 
         found = _looped(c, length, states, step, reverse)

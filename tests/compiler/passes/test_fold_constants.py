@@ -49,6 +49,7 @@ def test_results_of_several_tensors() -> None:
         ("r = add(x, float32[()](1))", ["add"]),
         # kernels make these elements faster than they read them
         ("r = full(shape=(4,), value=1)", ["full"]),
+        ("a = dim_value(dim=4)\nb = dim_value(dim=n)\nr = sub(b, a)", ["dim_value", "sub"]),
         ("a = size(dim=n)\nr = mul(float32[2](1, 2), a)", ["size", "mul"]),
         ("r = broadcast_to(float32[1](1), shape=(n,))", ["broadcast_to"]),
         ("r = unique(float32[2](1, 1))", ["unique"]),

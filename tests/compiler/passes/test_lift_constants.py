@@ -8,7 +8,7 @@ import pytest
 
 from mirage.compiler.context import Context
 from mirage.compiler.passes import dead_code, lift_constants
-from mirage.compiler.passes.in_place import reshapes_to_copy, written_variables
+from mirage.compiler.passes.in_place import views_to_copy, written_variables
 from mirage.ir.graph.interpret import run_module
 from mirage.ir.graph.nodes import Module
 from mirage.ir.graph.parse import parse_module
@@ -307,4 +307,4 @@ def test_a_loop_writes_to_all_that_it_exchanges(value: str) -> None:
     module = parse_module(EXCHANGED.format(value=value))
     main = module.functions["main"]
     assert {v.name for v in written_variables(main, module.functions)} == {"a", "b", "r", "s"}
-    assert {v.name for v in reshapes_to_copy(main, module.functions, called=False)} == {"v"}
+    assert {v.name for v in views_to_copy(main, module.functions, called=False)} == {"v"}
