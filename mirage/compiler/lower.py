@@ -22,7 +22,7 @@ from mirage.ir.graph import nodes
 from mirage.ir.graph.effects import callees
 from mirage.ir.graph.nodes import Atom, Binding, Constant, Function, Module, ShapeValue, Var
 from mirage.ir.graph.order import callees_first
-from mirage.ir.graph.traverse import signature_symbols
+from mirage.ir.graph.traverse import atoms, signature_symbols, variables
 from mirage.ir.operators.in_place import EFFECTS
 from mirage.ir.types import ELEMENTS, TensorType
 from mirage.runtime import program as vm
@@ -104,11 +104,16 @@ class _Lowering:
     introduced: dict[str, int] = field(default_factory=dict)
     #: by the name of a tuple made here, the values in it: an item is in the memory of one of them only
     fields: dict[str, tuple[Atom | str, ...]] = field(default_factory=dict)
+    #: the tensors that views are of, and the variables that are read by more than views
+    viewed: dict[Atom, Atom] = field(default_factory=dict)
+    read: set[Var] = field(default_factory=set)
 
     def run(self) -> tuple[vm.VMFunction, Plan]:
         f = self.function
         for p in f.parameters:
             self._register(p.name)
+        self.read = {v for b in f.bindings if not self._is_view(b) for v in variables(b.value)}
+        self.read |= {f.result} if isinstance(f.result, Var) else set()
         known = signature_symbols(f)
         # what passes may have assumed of the dims, and the user's bounds
         facts = self.constraints.guards(known)
@@ -191,14 +196,13 @@ class _Lowering:
         if isinstance(value, Var | Constant | ShapeValue):
             self.registers[b.var.name] = self._value(value)
             return Step(views=((b.var.name, self._names([value])),))
+        if self._is_view(b):
+            return self._view(b)
         args = self._values(value.args)
         used = self._names(value.args)
         match value:
             case nodes.KernelCall() | nodes.LibraryCall():
                 return self._destination(b, value, args, used)
-            case nodes.OpCall() if isinstance(b.var.annotation, TensorType) and is_view(b) and b.var not in self.copied:
-                code.append(vm.Reshape(self._register(b.var.name), args[0], b.var.annotation.shape, where=b.where))
-                return Step(views=((b.var.name, used),))
             case nodes.OpCall(op, attrs=attrs):
                 code.append(vm.CallOperator(self._register(b.var.name), op, args, attrs, where=b.where))
                 # in memory of its own: the machine copies what NumPy gives as a view of an operand
@@ -254,6 +258,17 @@ class _Lowering:
                 of = fields[index]
                 return Step(uses=used, views=((b.var.name, (of,) if isinstance(of, str) else self._names([of])),))
         raise GraphError(f"{self.function.name}: {b.var.name}: {type(value).__name__} cannot be lowered")
+
+    def _is_view(self, b: Binding) -> bool:
+        return is_view(b.value, b.var.annotation) and b.var not in self.copied
+
+    def _view(self, b: Binding) -> Step:
+        (given,), annotation = atoms(b.value), b.var.annotation
+        assert isinstance(annotation, TensorType)
+        of = self.viewed[b.var] = self.viewed.get(given, given)
+        if b.var in self.read:
+            self.code[-1].append(vm.Reshape(self._register(b.var.name), self._value(of), annotation.shape, where=b.where))
+        return Step(views=((b.var.name, self._names([of])),))
 
     def _is_known(self, given: Annotation, wanted: Annotation) -> bool:
         """Whether a value has an annotation at all sizes that the guards let pass."""

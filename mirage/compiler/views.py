@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mirage.ir.graph.nodes import Binding, Constant, Function, MakeTuple, OpCall, PackedCall, Var
+from mirage.ir.annotations import Annotation
+from mirage.ir.graph.nodes import Binding, Constant, Expr, Function, MakeTuple, OpCall, PackedCall, Var
 from mirage.ir.graph.traverse import variables
 from mirage.ir.types import TensorType
 
 
-def is_view(b: Binding) -> bool:
-    """Whether a value is its operand's memory under another shape."""
-    if not isinstance(b.value, OpCall) or not isinstance(b.var.annotation, TensorType):
+def is_view(value: Expr, annotation: Annotation) -> bool:
+    """Whether what an expression of that annotation gives is its operand's memory under another shape."""
+    if not isinstance(value, OpCall) or not isinstance(annotation, TensorType):
         return False
-    if b.value.op == "reshape":
+    if value.op == "reshape":
         return True
-    if b.value.op != "transpose":
+    if value.op != "transpose":
         return False
     # dims of one element may be anywhere
-    perm, shape = dict(b.value.attrs)["perm"], b.var.annotation.shape
+    perm, shape = dict(value.attrs)["perm"], annotation.shape
     moved = [p % len(perm) for p, d in zip(perm, shape, strict=True) if d != 1]
     return moved == sorted(moved)
 

@@ -140,7 +140,8 @@ class Fusion:
 
     def _is_view(self, i: int) -> bool:
         """Whether a binding needs no kernel."""
-        return is_view(self.bindings[i]) or self.bindings[i].var in self._found
+        b = self.bindings[i]
+        return is_view(b.value, b.var.annotation) or b.var in self._found
 
     def _unflattened(self, members: Set[int]) -> Set[int]:
         """Bindings without reshapes behind them that join the last dims, of sizes that a run knows: each index of the result

@@ -69,7 +69,7 @@ def views_to_copy(function: Function, functions: Mapping[str, Function], *, call
     returned = memory.get(function.result, frozenset()) if called else frozenset()
     found: set[Var] = set()
     for at, b in enumerate(function.bindings):
-        if is_view(b):
+        if is_view(b.value, b.var.annotation):
             shared = memory[b.var] & returned
             seen_twice = bool(shared & parameters) or (bool(shared) and isinstance(function.returns, TupleType))
             if seen_twice or any(last.get(v, -1) > at for v in memory[b.var]):
@@ -92,7 +92,7 @@ def _memory(function: Function, functions: Mapping[str, Function], *, views: boo
                 operands, own = (fields[whole][index],) if whole in fields else operands, frozenset()
             case Var() | MatchCast():
                 own = frozenset()
-            case OpCall() if views and is_view(b):
+            case OpCall() if views and is_view(b.value, b.var.annotation):
                 own = frozenset()
             case PackedCall(args=args, in_place=positions):
                 operands = tuple(args[i] for i in positions)

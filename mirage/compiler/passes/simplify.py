@@ -15,6 +15,7 @@ import sympy
 
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.passes.rewrite import operator_call
+from mirage.compiler.views import is_view
 from mirage.errors import ShapeError
 from mirage.ir.annotations import Annotation, PartialTensor
 from mirage.ir.by_hand import Made, softmax_by_hand
@@ -174,9 +175,10 @@ def _same_shape(site: Site) -> Expr | None:
 def _reshape(site: Site) -> Expr | None:
     if (same := _same_shape(site)) is not None:
         return same
-    inner = site.producer(0, "reshape")
+    inner = site.producer(0, "reshape") or site.producer(0, "transpose")
     if (
         inner is not None
+        and is_view(inner, site.call.args[0].annotation)
         and isinstance(inner.args[0].annotation, TensorType)
         and isinstance(site.annotation, TensorType)
     ):
