@@ -8,6 +8,7 @@ import io
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from mirage.compilation import FLOAT32
 from mirage.errors import UnsupportedNode
 from mirage.frontends.aten.decompose import decompositions
 from mirage.frontends.aten.importer import import_graph
+from mirage.frontends.imported import Imported
 from mirage.ir.dims import symbols_of
 from mirage.torch.arguments import ordered
 from mirage.torch.caches import caches_in, places
@@ -41,6 +43,8 @@ _CHOICES = tuple(getattr(torch.ops.aten, name) for name in ("topk", "sort", "arg
 #: the threads in which a model is exported: one at a time, as torch keeps for all threads together whether it traces
 _exporting: list[int] = []
 _lock = threading.Lock()
+#: what `decomposed` has imported to see whether it can be, until that is compiled
+_imported: weakref.WeakKeyDictionary[torch.fx.GraphModule, Imported] = weakref.WeakKeyDictionary()
 
 
 def exported_elsewhere() -> bool:
@@ -130,7 +134,7 @@ def decomposed(exported: Any) -> Any:
     """
     if not any(_writes(n) for n in exported.graph.nodes):
         with contextlib.suppress(UnsupportedNode):
-            import_graph(exported.graph_module, only_native=True)
+            _imported[exported.graph_module] = import_graph(exported.graph_module, only_native=True)
             return exported
     return exported.run_decompositions(decompositions())
 
@@ -217,7 +221,7 @@ def program_of(
     found = model.found if isinstance(model, Call) else SimpleNamespace(places=(), tensors=())
     returned = [None if k is None else placeholders[given[k]].name for k in found.tensors]
     graph_module, written = with_writes(exported, returned)
-    imported = import_graph(graph_module)
+    imported = _imported.pop(graph_module, None) or import_graph(graph_module)
     guards = guards_of([placeholders[k].meta["val"] for k in given])
     begun_compilation = time.perf_counter()
     ranges = bounds_of(guards, names, bounds or {}, imported.module)

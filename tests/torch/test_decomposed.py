@@ -9,6 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import mirage as mi  # noqa: E402
+from mirage.frontends.aten.importer import import_graph  # noqa: E402
+from mirage.frontends.imported import Imported  # noqa: E402
 from mirage.torch.export import decomposed  # noqa: E402
 
 FAST: dict[str, Any] = {"without": ("superoptimize",)}
@@ -33,12 +35,20 @@ def exported(model: Any, x: Any) -> Any:
     return torch.export.export(model.eval(), (x,), dynamic_shapes=({1: torch.export.Dim("n", max=64)},), strict=False)
 
 
-def test_what_can_be_imported_is_not_split() -> None:
+def test_what_can_be_imported_is_not_split(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = Attention(), torch.randn(2, 5, 8)
     with torch.no_grad():
         program = exported(model, x)
         assert decomposed(program) is program
+        imports: list[Any] = []
+
+        def counted(*args: Any, **kwargs: Any) -> Imported:
+            imports.append(args)
+            return import_graph(*args, **kwargs)
+
+        monkeypatch.setattr("mirage.torch.export.import_graph", counted)
         run = mi.compile(program, **FAST)
+        assert len(imports) == 1
         for n in (1, 2, 17):
             x = torch.randn(2, n, 8)
             torch.testing.assert_close(run(x), model(x), rtol=1e-5, atol=1e-5)

@@ -47,16 +47,19 @@ class Reshape(Operator):
         if any(d.is_Integer and d < -1 for d in shape):
             raise ShapeError(f"reshape: shape ({shape_text(shape)}) has a negative dim; only -1 may be inferred")
         known = sympy.expand(sympy.prod([d for d in shape if d != -1]))
-        sides = f"[{shape_text(x.shape)}] to [{shape_text(shape)}]"
+
+        def wrong(why: str) -> ShapeError:
+            return ShapeError(f"reshape: [{shape_text(x.shape)}] to [{shape_text(shape)}]: {why}")
+
         if len(holes) > 1:
-            raise ShapeError(f"reshape: {sides}: only one dim may be -1")
+            raise wrong("only one dim may be -1")
         if holes:
             rest = divide(total, known) if known != 0 else None
             if rest is None:
-                raise ShapeError(f"reshape: {sides}: {known} does not divide {total} for every size; name the dims")
+                raise wrong(f"{known} does not divide {total} for every size; name the dims")
             return tuple(rest if i == holes[0] else d for i, d in enumerate(shape))
         if known != total:
-            raise ShapeError(f"reshape: {sides}: {total} elements cannot become {known}; the products must be equal")
+            raise wrong(f"{total} elements cannot become {known}; the products must be equal")
         return shape
 
     def settle_attrs(self, args: Sequence[Annotation], attrs: Attrs) -> Attrs:
