@@ -62,7 +62,7 @@ typedef struct {
     ptrdiff_t most;                       /* elements of windows that are laid out at a time */
     ptrdiff_t tiles, width, parts, part;  /* cells along the columns and the outputs; columns and outputs per cell */
     int large;                            /* whether weights come from memory */
-    mi_depthwise band;                    /* of cells of rows */
+    mi_direct_band band;                  /* of cells of rows */
 } products;
 
 typedef struct {
@@ -218,7 +218,7 @@ static void cell_of_rows(void *args, long index, int thread, void *scratch)
     const mi_windows *c = &p->c;
     const ptrdiff_t part = index % p->parts, tile = index / p->parts % p->tiles, group = index / (p->parts * p->tiles);
     const ptrdiff_t first = part * p->part, left = c->outputs - first, outputs = left < p->part ? left : p->part;
-    const mi_depthwise *band = &p->band;
+    const mi_direct_band *band = &p->band;
     const mi_real *w = c->w + (group * mi_packed_outputs(c->outputs) + first) * p->depth;
     const ptrdiff_t plane = tile / band->bands, image = plane / c->places[0], i0 = plane % c->places[0];
     mi_direct_cell(band, image, group, i0, tile % band->bands * band->band, first, outputs, w, scratch);
@@ -361,12 +361,9 @@ int mi_convolution(
     /* several cells for each thread, so that they end together; where more is laid out than read, they have more outputs */
     const int pointwise = p.depth == c->channels;
     const ptrdiff_t wanted = (pointwise ? 4 : 2) * n_threads, least = pointwise ? OUTPUTS : 2 * OUTPUTS;
-    const int direct = form == WINDOWS && mi_is_direct(c);
-    p.tiles = (p.columns + p.width - 1) / p.width;
-    if (direct) {
-        p.band = mi_direct_band(c, wanted);
-        p.tiles = c->batch * c->places[0] * p.band.bands;
-    }
+    if (form == WINDOWS) p.band = mi_direct_band_of(c, n_threads);
+    const int direct = form == WINDOWS && mi_is_direct(&p.band);
+    p.tiles = direct ? c->batch * c->places[0] * p.band.bands : (p.columns + p.width - 1) / p.width;
     p.parts = form == TILES ? (c->outputs + MOST - 1) / MOST : 1;
     while (c->groups * p.tiles * p.parts < wanted && c->outputs / (p.parts + 1) >= least) p.parts++;
     p.part = (c->outputs + p.parts - 1) / p.parts;
@@ -378,8 +375,7 @@ int mi_convolution(
     p.most = !p.large ? ROWS : p.depth < MANY ? p.depth : MANY;
     const ptrdiff_t lines = form == TILES ? of_tiles : p.most + p.part;
     if (direct) {
-        const ptrdiff_t elements = c->channels * mi_direct_plane(&p.band) + 2 * MI_W;
-        const size_t laid = (size_t)elements * sizeof(mi_real) + (size_t)p.depth * sizeof(ptrdiff_t);
+        const size_t laid = (size_t)mi_direct_elements(&p.band) * sizeof(mi_real) + (size_t)p.depth * sizeof(ptrdiff_t);
         return run(cell_of_rows, &p, c->groups * p.tiles * p.parts, n_threads, laid);
     }
     const size_t bytes = (size_t)lines * COLUMNS * sizeof(mi_real);

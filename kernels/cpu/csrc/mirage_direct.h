@@ -1,8 +1,10 @@
 /* Convolutions of few channels as products of weights with rows of x, whose windows are laid out nowhere.
  *
- * A cell is some rows of one image. What its windows read is laid out once, as for sums channel by channel
- * (mirage_depthwise.h): with zeros at the edges, and the columns of one remainder by the stride beside one another. An
- * element of the windows of neighbouring places is then in neighbouring columns, from one that the element tells on.
+ * A cell is some rows of places of one image. What their windows read is laid out once: with zeros at the edges, and the rows, and
+ * the columns, of one remainder by the stride beside one another, each row as long as a row of places and what its windows reach
+ * beyond. An element of the windows of neighbouring places, also of the last one of a row and the first one of the next, is then in
+ * neighbouring elements, from one that the element tells on. Vectors of sums go on from row to row where that leaves fewer lanes
+ * without a place than those of each row by itself.
  */
 #ifndef MIRAGE_DIRECT_H
 #define MIRAGE_DIRECT_H
@@ -11,20 +13,52 @@
 
 #include <stdint.h>
 
-#define MI_DIRECT_ROWS 3               /* of a cell, or twice as many and so on: as many vectors of each fill blocks */
-#define MI_DIRECT_MOST_ROWS 12         /* where what they read fits the first-level cache: cells read some rows again */
-#define MI_DIRECT_FEW (8 * 1024)       /* elements that do */
+#define MI_DIRECT_ROWS 3               /* of a cell: at least, as cells read some rows again, and at most */
+#define MI_DIRECT_MOST_ROWS 12
+#define MI_DIRECT_LAID 6               /* products of vectors in the time that it takes to lay out one */
+#define MI_DIRECT_FEW (12 * 1024)      /* elements that nearly fit the first one */
 #define MI_DIRECT_ELEMENTS (20 * 1024) /* of what a cell lays out, at most: for more channels, panels cost little */
+
+/* How a cell lays out channels. */
+typedef struct {
+    mi_windows c;
+    ptrdiff_t band, bands;         /* rows of places of a cell, and cells of a plane */
+    ptrdiff_t length, rows, plane; /* elements of a row; rows of one remainder; elements of a channel */
+    ptrdiff_t of_row;              /* vectors of sums of each row, or 0 where they go on from row to row */
+} mi_direct_band;
+
+/* Lanes of a vector of sums that are places of one row, and where these are in the result. */
+typedef struct {
+    int lane, lanes;
+    ptrdiff_t to;
+} mi_direct_run;
 
 typedef struct {
     ptrdiff_t k;
     const mi_real *w, *y;
-    const ptrdiff_t *taps; /* where an element of the windows begins */
-    ptrdiff_t from[MI_BLOCK_VECTORS], to[MI_BLOCK_VECTORS]; /* vectors in y and in the result */
-    int lanes[MI_BLOCK_VECTORS], rows;
+    const ptrdiff_t *taps;                          /* where an element of the windows begins */
+    ptrdiff_t from[MI_BLOCK_VECTORS];                /* vectors in y */
+    const mi_direct_run *runs[MI_BLOCK_VECTORS + 1]; /* of each, up to those of the next */
+    int rows;
     ptrdiff_t os, output; /* elements between outputs of the result; the first output */
     const struct mi_finish *finish;
 } mi_direct;
+
+/* A vector of sums of output i. */
+MI_INLINE void mi_direct_store(
+    const mi_direct *d, const mi_output *own, mi_vec sum, const mi_direct_run *run, const mi_direct_run *end, int i)
+{
+    if (run < end && !run->lane) {
+        mi_store_sums(d->finish, own, sum, d->output + i, run->to + i * d->os, run->lanes);
+        run++;
+    }
+    if (run == end) return;
+    mi_real kept[MI_W];
+    mi_store(kept, sum);
+    for (; run < end; run++) {
+        mi_store_sums(d->finish, own, mi_load_n(kept + run->lane, run->lanes), d->output + i, run->to + i * d->os, run->lanes);
+    }
+}
 
 /* MR outputs by NV vectors of sums; MR and NV are constants, so the sums live in registers. */
 MI_INLINE void mi_direct_sums(const int MR, const int NV, const mi_direct *d)
@@ -52,7 +86,7 @@ MI_INLINE void mi_direct_sums(const int MR, const int NV, const mi_direct *d)
         const mi_output own = mi_output_of(d->finish, d->output + i);
         MI_UNROLL for (int j = 0; j < NV; j++)
         {
-            mi_store_sums(d->finish, &own, sum[i * NV + j], d->output + i, d->to[j] + i * d->os, d->lanes[j]);
+            mi_direct_store(d, &own, sum[i * NV + j], d->runs[j], d->runs[j + 1], i);
         }
     }
 }
@@ -74,76 +108,171 @@ static void (*const mi_direct_blocks[][MI_BLOCK_VECTORS])(const mi_direct *) = {
 #endif
 };
 
-/* Elements of a channel as a cell lays it out. */
-MI_INLINE ptrdiff_t mi_direct_plane(const mi_depthwise *d) { return d->c.kernel[0] * d->rows * d->line; }
-
-/* How a cell lays out channels; there are at least so many cells. */
-MI_INLINE mi_depthwise mi_direct_band(const mi_windows *c, ptrdiff_t cells)
+/* Vectors of sums of `rows` rows of places, and where one begins among what is laid out. */
+MI_INLINE ptrdiff_t mi_direct_vectors(const mi_direct_band *d, ptrdiff_t rows)
 {
-    const ptrdiff_t places = (c->places[2] + MI_W - 1) / MI_W * MI_W, reach = (c->kernel[2] - 1) * c->gaps[2];
-    mi_depthwise d = {.c = *c, .length = places + reach / c->strides[2]}, more = d;
-    d.line = (c->strides[2] * d.length + MI_W - 1) / MI_W * MI_W;
-    for (ptrdiff_t band = MI_DIRECT_ROWS; band <= MI_DIRECT_MOST_ROWS; band *= 2) {
-        more = d, more.band = band;
-        more.rows = mi_rows_of(c, band);
-        more.bands = (c->places[1] + band - 1) / band;
-        const int few = c->channels * mi_direct_plane(&more) <= MI_DIRECT_FEW;
-        if (band > MI_DIRECT_ROWS && (!few || c->batch * c->groups * c->places[0] * more.bands < cells)) break;
-        d.band = band, d.rows = more.rows, d.bands = more.bands;
-    }
+    return d->of_row ? rows * d->of_row : ((rows - 1) * d->length + d->c.places[2] + MI_W - 1) / MI_W;
+}
+
+MI_INLINE ptrdiff_t mi_direct_from(const mi_direct_band *d, ptrdiff_t vector)
+{
+    return d->of_row ? vector / d->of_row * d->length + vector % d->of_row * MI_W : vector * MI_W;
+}
+
+/* How cells of `band` rows lay out channels. */
+MI_INLINE mi_direct_band mi_direct_rows(const mi_windows *c, ptrdiff_t band)
+{
+    const ptrdiff_t reach = (c->kernel[2] - 1) * c->gaps[2] / c->strides[2], of_row = (c->places[2] + MI_W - 1) / MI_W;
+    mi_direct_band d = {.c = *c, .band = band, .bands = (c->places[1] + band - 1) / band, .length = c->places[2] + reach};
+    d.rows = (mi_rows_of(c, band) + c->strides[1] - 1) / c->strides[1];
+    const ptrdiff_t plane = c->kernel[0] * c->strides[1] * c->strides[2] * d.rows * d.length;
+    d.plane = (plane + MI_W - 1) / MI_W * MI_W;
+    if (band * of_row <= mi_direct_vectors(&d, band)) d.of_row = of_row;
     return d;
 }
 
-/* Whether windows overlap, most lanes of the vectors of a row have places, and a cell's part of all channels fits. */
-MI_INLINE int mi_is_direct(const mi_windows *c)
+/* Those that take the least time on so many threads, of what nearly fits the first-level cache. */
+static mi_direct_band mi_direct_band_of(const mi_windows *c, ptrdiff_t n_threads)
 {
-    const mi_depthwise d = mi_direct_band(c, PTRDIFF_MAX);
-    const ptrdiff_t lanes = (c->places[2] + MI_W - 1) / MI_W * MI_W;
-    return c->kernel[2] > c->strides[2] && c->strides[2] <= 2 && 4 * c->places[2] >= 3 * lanes
-        && c->channels * mi_direct_plane(&d) <= MI_DIRECT_ELEMENTS;
+    const ptrdiff_t taps = c->kernel[0] * c->kernel[1] * c->kernel[2], planes = c->batch * c->groups * c->places[0];
+    mi_direct_band best = mi_direct_rows(c, c->places[1] < MI_DIRECT_ROWS ? c->places[1] : MI_DIRECT_ROWS);
+    ptrdiff_t least = PTRDIFF_MAX;
+    for (ptrdiff_t band = best.band; band <= MI_DIRECT_MOST_ROWS && band <= c->places[1]; band++) {
+        const mi_direct_band d = mi_direct_rows(c, band);
+        const ptrdiff_t turns = (planes * d.bands + n_threads - 1) / n_threads;
+        const ptrdiff_t time = turns * (mi_direct_vectors(&d, band) * c->outputs * taps + MI_DIRECT_LAID * d.plane / MI_W);
+        if (time < least && (band == best.band || c->channels * d.plane <= MI_DIRECT_FEW)) best = d, least = time;
+    }
+    return best;
+}
+
+/* Elements that a cell lays out; vectors read some of behind them. */
+MI_INLINE ptrdiff_t mi_direct_elements(const mi_direct_band *d) { return d->c.channels * d->plane + 2 * MI_W; }
+
+/* Whether windows overlap, a cell's part of all channels fits, and sums between rows cost less than panels would, which take longer
+ * to lay out the farther places are apart. */
+MI_INLINE int mi_is_direct(const mi_direct_band *d)
+{
+    const mi_windows *c = &d->c;
+    const ptrdiff_t places = d->band * c->places[2], lanes = mi_direct_vectors(d, d->band) * MI_W;
+    return c->kernel[2] > c->strides[2] && mi_direct_elements(d) <= MI_DIRECT_ELEMENTS
+        && (lanes - places) * c->outputs <= (4 * c->strides[2] - 3) * places;
+}
+
+/* A row of n elements by their remainders by the stride S, `step` elements apart, with `low` zeros in front and others behind. */
+MI_INLINE void mi_direct_lay_row(
+    const int S, const mi_real *line, ptrdiff_t n, ptrdiff_t low, ptrdiff_t length, ptrdiff_t step, mi_real *to)
+{
+    for (ptrdiff_t j = 0; j < length; j += MI_W) {
+        const ptrdiff_t at = j * S - low, room = length - j;
+        const mi_real *from = line + at;
+        ptrdiff_t left = n - at;
+        mi_real edge[4 * MI_W];
+        if (at < 0) {
+            for (int i = 0; i < S * MI_W; i++) edge[i] = at + i >= 0 && i < left ? from[i] : 0;
+            from = edge, left = S * MI_W;
+        }
+        mi_vec v[4] = {{0}}, halves[4];
+        MI_UNROLL for (int k = 0; k < S; k++, left -= MI_W)
+        {
+            if (left >= MI_W) v[k] = mi_load(from + k * MI_W);
+            else if (left > 0) v[k] = mi_load_n(from + k * MI_W, (int)left);
+        }
+        MI_UNROLL for (int k = 0; k < S; k++)
+        {
+            halves[k] = S == 4 ? mi_every_second(k / 2, v[k % 2 * 2], v[k % 2 * 2 + 1]) : v[k];
+        }
+        MI_UNROLL for (int k = 0; k < S; k++)
+        {
+            const mi_vec own = S == 1 ? halves[0] : S == 2 ? mi_every_second(k, v[0], v[1])
+                                                           : mi_every_second(k / 2, halves[k % 2 * 2], halves[k % 2 * 2 + 1]);
+            mi_store_n(to + k * step + j, own, room < MI_W ? (int)room : MI_W);
+        }
+    }
+}
+
+/* What the windows of `rows` rows of places, from row i1 of plane i0 on, read of a channel. */
+static void mi_direct_lay_out(const mi_direct_band *d, const mi_real *x, ptrdiff_t i0, ptrdiff_t i1, ptrdiff_t rows, mi_real *to)
+{
+    const mi_windows *c = &d->c;
+    const ptrdiff_t *n = c->in, *s = c->strides, length = d->length, step = d->rows * length, read = mi_rows_of(c, rows);
+    for (ptrdiff_t a0 = 0; a0 < c->kernel[0]; a0++, to += s[1] * s[2] * step) {
+        const ptrdiff_t at0 = i0 * s[0] + a0 * c->gaps[0] - c->low[0];
+        ptrdiff_t remainder = 0, of = 0;
+        for (ptrdiff_t r = 0; r < read; r++) {
+            const ptrdiff_t at1 = i1 * s[1] + r - c->low[1];
+            const ptrdiff_t within = at0 >= 0 && at0 < n[0] && at1 >= 0 && at1 < n[1] ? n[2] : 0;
+            const mi_real *line = within ? x + (at0 * n[1] + at1) * n[2] : x;
+            mi_real *row = to + remainder * s[2] * step + of * length;
+            if (s[2] == 1) mi_direct_lay_row(1, line, within, c->low[2], length, step, row);
+            else if (s[2] == 2) mi_direct_lay_row(2, line, within, c->low[2], length, step, row);
+            else if (s[2] == 4) mi_direct_lay_row(4, line, within, c->low[2], length, step, row);
+            else for (ptrdiff_t k = 0; k < s[2]; k++) {
+                for (ptrdiff_t j = 0, at = k - c->low[2]; j < length; j++, at += s[2]) {
+                    row[k * step + j] = at >= 0 && at < within ? line[at] : 0;
+                }
+            }
+            if (++remainder == s[1]) remainder = 0, of++;
+        }
+    }
+}
+
+/* The runs of a vector whose first lane is `at`, counted as rows are laid out, of `rows` rows of places that begin at `to`: of one
+ * row, where each has vectors of its own. */
+MI_INLINE mi_direct_run *mi_direct_runs(const mi_direct_band *d, ptrdiff_t at, ptrdiff_t rows, ptrdiff_t to, mi_direct_run *run)
+{
+    const ptrdiff_t places = d->c.places[2];
+    ptrdiff_t i = at / d->length, j = at % d->length;
+    const ptrdiff_t end = d->of_row ? i + 1 : rows;
+    for (ptrdiff_t lane = 0; lane < MI_W && i < end; i++, j = 0) {
+        const ptrdiff_t left = MI_W - lane, here = places - j < left ? places - j : left;
+        if (here > 0) *run++ = (mi_direct_run){(int)lane, (int)here, to + i * places + j};
+        lane += d->length - j;
+    }
+    return run;
 }
 
 /* `outputs` outputs from `first` on, in `group`, of rows from i1 on of plane i0 of an image; `w` are their weights, packed. */
 static void mi_direct_cell(
-    const mi_depthwise *band, ptrdiff_t image, ptrdiff_t group, ptrdiff_t i0, ptrdiff_t i1, ptrdiff_t first, ptrdiff_t outputs,
+    const mi_direct_band *band, ptrdiff_t image, ptrdiff_t group, ptrdiff_t i0, ptrdiff_t i1, ptrdiff_t first, ptrdiff_t outputs,
     const mi_real *w, void *scratch)
 {
     const mi_windows *c = &band->c;
-    const ptrdiff_t plane = mi_direct_plane(band), step = c->strides[2], left = c->places[1] - i1;
-    const ptrdiff_t rows = left < band->band ? left : band->band;
-    const ptrdiff_t read = mi_rows_of(c, rows);
-    const ptrdiff_t depth = c->kernel[0] * c->kernel[1] * c->kernel[2] * c->channels;
+    const ptrdiff_t *s = c->strides, left = c->places[1] - i1, rows = left < band->band ? left : band->band;
+    const ptrdiff_t depth = c->kernel[0] * c->kernel[1] * c->kernel[2] * c->channels, phases = band->rows * band->length;
     mi_real *laid = scratch;
-    ptrdiff_t *taps = (ptrdiff_t *)(laid + c->channels * plane + MI_W), *tap = taps;
+    ptrdiff_t *taps = (ptrdiff_t *)(laid + mi_direct_elements(band)), *tap = taps;
     const mi_real *x = c->x + (image * c->groups + group) * c->channels * (c->in[0] * c->in[1] * c->in[2]);
     for (ptrdiff_t k = 0; k < c->channels; k++, x += c->in[0] * c->in[1] * c->in[2]) {
-        mi_band_lay_out(band, x, i0, i1, read, laid + k * plane);
+        mi_direct_lay_out(band, x, i0, i1, rows, laid + k * band->plane);
     }
     for (ptrdiff_t a0 = 0; a0 < c->kernel[0]; a0++) {
         for (ptrdiff_t a1 = 0; a1 < c->kernel[1]; a1++) {
             for (ptrdiff_t a2 = 0; a2 < c->kernel[2]; a2++) {
-                const ptrdiff_t at = a2 * c->gaps[2], row = a0 * band->rows + a1 * c->gaps[1];
+                const ptrdiff_t at1 = a1 * c->gaps[1], at2 = a2 * c->gaps[2];
+                const ptrdiff_t phase = (a0 * s[1] + at1 % s[1]) * s[2] + at2 % s[2];
                 for (ptrdiff_t k = 0; k < c->channels; k++) {
-                    *tap++ = k * plane + row * band->line + at % step * band->length + at / step;
+                    *tap++ = k * band->plane + phase * phases + at1 / s[1] * band->length + at2 / s[2];
                 }
             }
         }
     }
-    const ptrdiff_t of_row = (c->places[2] + MI_W - 1) / MI_W, vectors = rows * of_row, output = group * c->outputs + first;
-    const ptrdiff_t positions = c->places[0] * c->places[1] * c->places[2];
+    const ptrdiff_t vectors = mi_direct_vectors(band, rows);
+    const ptrdiff_t output = group * c->outputs + first, positions = c->places[0] * c->places[1] * c->places[2];
     const ptrdiff_t whole = (image * c->groups * c->outputs + output) * positions + (i0 * c->places[1] + i1) * c->places[2];
     mi_direct d = {.k = depth, .y = laid, .taps = taps, .os = positions, .finish = c->finish};
+    mi_direct_run runs[MI_BLOCK_VECTORS * MI_W];
     for (ptrdiff_t o = 0; o < outputs;) {
         const ptrdiff_t more = outputs - o, mr = mi_output_rows(more);
         d.w = w + o * depth, d.rows = (int)(more < mr ? more : mr), d.output = output + o;
         for (ptrdiff_t v = 0; v < vectors;) {
             const ptrdiff_t rest = vectors - v, nv = rest == 4 ? 2 : rest < MI_BLOCK_VECTORS ? rest : MI_BLOCK_VECTORS;
+            mi_direct_run *run = runs;
             for (ptrdiff_t j = 0; j < nv; j++) {
-                const ptrdiff_t row = (v + j) / of_row, column = (v + j) % of_row * MI_W, lanes = c->places[2] - column;
-                d.from[j] = row * c->strides[1] * band->line + column;
-                d.to[j] = whole + o * positions + row * c->places[2] + column;
-                d.lanes[j] = lanes < MI_W ? (int)lanes : MI_W;
+                d.runs[j] = run, d.from[j] = mi_direct_from(band, v + j);
+                run = mi_direct_runs(band, d.from[j], rows, whole + o * positions, run);
             }
+            d.runs[nv] = run;
             mi_direct_blocks[mr == 8 ? 3 : mr == 4 ? 2 : mr == 2][nv - 1](&d);
             v += nv;
         }

@@ -40,7 +40,7 @@ static double wanted(const ptrdiff_t *z, const mi_real *x, const mi_real *w, ptr
     return sum;
 }
 
-static int seen[3];
+static int seen[3], direct;
 
 static void check(const ptrdiff_t *z, int threads)
 {
@@ -53,6 +53,9 @@ static void check(const ptrdiff_t *z, int threads)
         mi_convolution_pack(z[1], z[3], z[2], taps, w, packed, form);
     }
     seen[form] = 1;
+    const mi_windows windows = mi_windows_of(z);
+    const mi_direct_band band = mi_direct_band_of(&windows, threads ? threads : 1);
+    direct += form == WINDOWS && mi_is_direct(&band);
     const double bounds[] = {-20, 30};
     mi_pool_run_fn *by = threads ? mi_pool_run : backwards;
     must(!mi_convolution(z, x, packed, bias, other, out, bounds, threads ? threads : 1, by), "no memory");
@@ -144,6 +147,13 @@ int main(int argc, char **argv)
         {1, 1, 5, 9, 1, 38, 48, 1, 3, 3, 1, 38, 46, 1, 1, 1, 1, 1, 2, 0, 1, 1},
         {2, 2, 4, 3, 5, 9, 19, 2, 3, 3, 3, 4, 16, 1, 2, 1, 2, 1, 1, 0, 0, 0},
         {1, 1, 2, 40, 1, 16, 64, 1, 5, 5, 1, 16, 64, 1, 1, 1, 1, 1, 1, 0, 2, 2},
+        /* by steps of 3, 4 and 2, narrow rows whose vectors go on from row to row, zeros in front that fill a vector, bands of a few rows */
+        {2, 1, 4, 8, 1, 84, 84, 1, 8, 8, 1, 20, 20, 1, 4, 4, 1, 1, 1, 0, 0, 0},
+        {1, 1, 3, 3, 1, 17, 30, 1, 4, 5, 1, 6, 9, 1, 3, 3, 1, 1, 1, 0, 1, 2},
+        {3, 1, 8, 16, 1, 20, 20, 1, 4, 4, 1, 9, 9, 1, 2, 2, 1, 1, 1, 0, 0, 0},
+        {2, 2, 2, 1, 1, 9, 7, 1, 3, 2, 1, 9, 6, 1, 1, 1, 1, 1, 1, 0, 1, 0},
+        {1, 1, 1, 5, 1, 25, 90, 1, 3, 11, 1, 7, 33, 1, 4, 4, 1, 2, 1, 0, 4, 70},
+        {2, 1, 2, 1, 3, 6, 8, 2, 3, 3, 2, 4, 3, 1, 1, 2, 1, 1, 1, 0, 0, 0},
         {1, 1, 600, 250, 1, 1, 20, 1, 1, 1, 1, 1, 20, 1, 1, 1, 1, 1, 1, 0, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check(cases[i], threads);
@@ -159,6 +169,7 @@ int main(int argc, char **argv)
     };
     for (size_t i = 0; i < sizeof joined / sizeof *joined; i++) check_separable(joined[i], threads);
     must(seen[SINGLE] && seen[WINDOWS] && seen[TILES], "a form that no case has");
+    must(direct >= 6, "too few cases whose windows are laid out nowhere");
     return 0;
 }
 """
