@@ -144,8 +144,6 @@ static void (*const blocks[][MI_BLOCK_VECTORS])(const block *) = {
 #endif
 };
 
-MI_INLINE ptrdiff_t vectors_of(ptrdiff_t n) { return (n + MI_W - 1) / MI_W; }
-
 /* Rows of sums of `outputs` outputs, from the first one on as `b` says, with weights of `depth` terms, from term `row` on. */
 static void sum_outputs(block b, const mi_real *w, ptrdiff_t depth, ptrdiff_t row, ptrdiff_t outputs, int vectors)
 {
@@ -190,7 +188,7 @@ static void cell(void *args, long index, int thread, void *scratch)
     const ptrdiff_t column = tile * p->width, rest = p->columns - column, count = rest < p->width ? rest : p->width;
     const ptrdiff_t first = part * p->part, left = c->outputs - first, outputs = left < p->part ? left : p->part;
     const ptrdiff_t image = column / p->positions, place = column % p->positions;
-    const int vectors = (int)vectors_of(count), together = place + count <= p->positions;
+    const int vectors = (int)mi_vectors_of(count), together = place + count <= p->positions;
     const ptrdiff_t at = ((image * c->groups + group) * c->outputs + first) * p->positions + place;
     const mi_real *x = c->x + group * c->channels * (c->in[0] * c->in[1] * c->in[2]);
     const mi_real *w = c->w + (group * mi_packed_outputs(c->outputs) + first) * p->depth;
@@ -254,7 +252,7 @@ static void cell_of_tiles(void *args, long index, int thread, void *scratch)
     const ptrdiff_t part = index % p->parts, tile = index / p->parts % p->tiles, group = index / (p->parts * p->tiles);
     const ptrdiff_t column = tile * p->width, rest = p->columns - column, count = rest < p->width ? rest : p->width;
     const ptrdiff_t first = part * p->part, left = c->outputs - first, outputs = left < p->part ? left : p->part;
-    const int vectors = (int)vectors_of(count);
+    const int vectors = (int)mi_vectors_of(count);
     const ptrdiff_t width = vectors * MI_W, packed = mi_packed_outputs(c->outputs);
     const mi_real *x = c->x + group * c->channels * (c->in[1] * c->in[2]);
     const mi_real *w = c->w + group * MI_TERMS * packed * c->channels;
@@ -305,8 +303,8 @@ int mi_convolution_form(const ptrdiff_t *sizes)
     for (int i = 1; i < 3; i++) fits &= c.kernel[i] == 3 && c.strides[i] == 1 && c.gaps[i] == 1;
     if (!fits) return WINDOWS;
     const mi_windows tiles = mi_tiles_of(&c);
-    const ptrdiff_t windows = 9 * vectors_of(c.batch * c.places[1] * c.places[2]);
-    return 5 * MI_TERMS * vectors_of(tiles.batch * tiles.places[1] * tiles.places[2]) < 4 * windows ? TILES : WINDOWS;
+    const ptrdiff_t windows = 9 * mi_vectors_of(c.batch * c.places[1] * c.places[2]);
+    return 5 * MI_TERMS * mi_vectors_of(tiles.batch * tiles.places[1] * tiles.places[2]) < 4 * windows ? TILES : WINDOWS;
 }
 
 /* A convolution's weights w[groups * outputs, channels, taps] as `mi_convolution` reads them in this form; returns their elements,
@@ -357,7 +355,7 @@ int mi_convolution(
     p.depth = c->channels * c->kernel[0] * c->kernel[1] * c->kernel[2];
     p.columns = c->batch * p.positions;
     const ptrdiff_t panels = (p.columns + COLUMNS - 1) / COLUMNS;
-    p.width = vectors_of((p.columns + panels - 1) / panels) * MI_W;
+    p.width = mi_vectors_of((p.columns + panels - 1) / panels) * MI_W;
     /* several cells for each thread, so that they end together; where more is laid out than read, they have more outputs */
     const int pointwise = p.depth == c->channels;
     const ptrdiff_t wanted = (pointwise ? 4 : 2) * n_threads, least = pointwise ? OUTPUTS : 2 * OUTPUTS;

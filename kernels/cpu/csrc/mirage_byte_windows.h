@@ -184,7 +184,7 @@ static int mi_run_byte_windows(
     mi_byte_windows b = {.c = *c, .x = x, .w = w, .is_signed = is_signed, .blank = (mi_term)blank};
     const ptrdiff_t stride = c->strides[2], gap = c->gaps[2];
     b.words = mi_words_of_row(c->kernel[2]);
-    b.length = (c->places[2] + MI_W - 1) / MI_W * MI_W;
+    b.length = mi_vectors_of(c->places[2]) * MI_W;
     b.terms = (c->places[2] - 1) * stride + (c->kernel[2] - 1) * gap + 1;
     b.shuffled = (MI_W - 1) * stride + (MI_STEP - 1) * gap < MI_VEC_BYTES / (ptrdiff_t)sizeof(mi_term);
     for (int i = 0; b.shuffled && i < MI_VEC_BYTES; i++) {

@@ -9,6 +9,9 @@
 
 #define MI_COLUMNS (MI_BLOCK_VECTORS * MI_W) /* of a panel: places, of one image or of several */
 
+/* Vectors that n elements fill. */
+MI_INLINE ptrdiff_t mi_vectors_of(ptrdiff_t n) { return (n + MI_W - 1) / MI_W; }
+
 /* Where sums go, and what is done to them before. */
 struct mi_finish;
 

@@ -111,7 +111,7 @@ static void (*const mi_direct_blocks[][MI_BLOCK_VECTORS])(const mi_direct *) = {
 /* Vectors of sums of `rows` rows of places, and where one begins among what is laid out. */
 MI_INLINE ptrdiff_t mi_direct_vectors(const mi_direct_band *d, ptrdiff_t rows)
 {
-    return d->of_row ? rows * d->of_row : ((rows - 1) * d->length + d->c.places[2] + MI_W - 1) / MI_W;
+    return d->of_row ? rows * d->of_row : mi_vectors_of((rows - 1) * d->length + d->c.places[2]);
 }
 
 MI_INLINE ptrdiff_t mi_direct_from(const mi_direct_band *d, ptrdiff_t vector)
@@ -122,11 +122,11 @@ MI_INLINE ptrdiff_t mi_direct_from(const mi_direct_band *d, ptrdiff_t vector)
 /* How cells of `band` rows lay out channels. */
 MI_INLINE mi_direct_band mi_direct_rows(const mi_windows *c, ptrdiff_t band)
 {
-    const ptrdiff_t reach = (c->kernel[2] - 1) * c->gaps[2] / c->strides[2], of_row = (c->places[2] + MI_W - 1) / MI_W;
+    const ptrdiff_t reach = (c->kernel[2] - 1) * c->gaps[2] / c->strides[2], of_row = mi_vectors_of(c->places[2]);
     mi_direct_band d = {.c = *c, .band = band, .bands = (c->places[1] + band - 1) / band, .length = c->places[2] + reach};
     d.rows = (mi_rows_of(c, band) + c->strides[1] - 1) / c->strides[1];
     const ptrdiff_t plane = c->kernel[0] * c->strides[1] * c->strides[2] * d.rows * d.length;
-    d.plane = (plane + MI_W - 1) / MI_W * MI_W;
+    d.plane = mi_vectors_of(plane) * MI_W;
     if (band * of_row <= mi_direct_vectors(&d, band)) d.of_row = of_row;
     return d;
 }

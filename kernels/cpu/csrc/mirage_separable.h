@@ -27,7 +27,7 @@ typedef struct {
 static void mi_lay_out_columns(const mi_separable *s, const mi_real *x, ptrdiff_t plane, ptrdiff_t columns, mi_real *to)
 {
     for (ptrdiff_t at = 0; at < columns; at += MI_COLUMNS) {
-        const ptrdiff_t left = columns - at, count = left < MI_COLUMNS ? left : MI_COLUMNS, width = vectors_of(count) * MI_W;
+        const ptrdiff_t left = columns - at, count = left < MI_COLUMNS ? left : MI_COLUMNS, width = mi_vectors_of(count) * MI_W;
         for (ptrdiff_t k = 0; k < s->channels; k++, to += width) mi_copy_every(to, x + k * plane + at, 1, count);
     }
 }
@@ -58,7 +58,7 @@ static void mi_separable_cell(void *args, long index, int thread, void *scratch)
     for (ptrdiff_t from = 0; from < wide; from += MI_SEPARABLE_CHANNELS) {
         const ptrdiff_t rest = wide - from, some = rest < MI_SEPARABLE_CHANNELS ? rest : MI_SEPARABLE_CHANNELS;
         for (ptrdiff_t at = 0; s->first && at < columns; at += MI_COLUMNS) {
-            const ptrdiff_t n = columns - at < MI_COLUMNS ? columns - at : MI_COLUMNS, vectors = vectors_of(n);
+            const ptrdiff_t n = columns - at < MI_COLUMNS ? columns - at : MI_COLUMNS, vectors = mi_vectors_of(n);
             const block b = {
                 .k = s->channels, .y = panels + at * s->channels, .ys = vectors * MI_W, .o = made + at, .os = s->columns, .output = from,
                 .tail = (int)(n - (vectors - 1) * MI_W), .finish = &s->widened,
@@ -77,7 +77,7 @@ static void mi_separable_cell(void *args, long index, int thread, void *scratch)
         }
     }
     for (ptrdiff_t at = 0; s->second && at < places; at += MI_COLUMNS) {
-        const ptrdiff_t n = places - at < MI_COLUMNS ? places - at : MI_COLUMNS, vectors = vectors_of(n);
+        const ptrdiff_t n = places - at < MI_COLUMNS ? places - at : MI_COLUMNS, vectors = mi_vectors_of(n);
         const ptrdiff_t to = image * s->outputs * positions + stored + at;
         const block b = {
             .k = wide, .y = rows + at, .ys = s->step, .o = s->narrowed.out + to, .os = positions, .at = to,
@@ -101,9 +101,9 @@ static int mi_run_separable(mi_separable s, const mi_windows *c, int n_threads, 
     }
     s.bands = (c->places[1] + s.band - 1) / s.band;
     const ptrdiff_t most = mi_rows_of(c, s.band) < c->in[1] ? mi_rows_of(c, s.band) : c->in[1];
-    s.columns = s.first ? vectors_of(most * c->in[2]) * MI_W : 0;
+    s.columns = s.first ? mi_vectors_of(most * c->in[2]) * MI_W : 0;
     /* a vector more, so that rows do not share sets of a cache */
-    s.step = vectors_of(s.band * c->places[2]) * MI_W + MI_W;
+    s.step = mi_vectors_of(s.band * c->places[2]) * MI_W + MI_W;
     const ptrdiff_t of_product = (s.channels + MI_SEPARABLE_CHANNELS) * s.columns;
     const ptrdiff_t of_rows = s.second ? wide * s.step + MI_COLUMNS : 0;
     const size_t bytes = (size_t)(of_product + of_rows + mi_band_elements(&s.d)) * sizeof(mi_real);

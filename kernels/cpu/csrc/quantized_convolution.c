@@ -288,8 +288,6 @@ static void store(
     }
 }
 
-MI_INLINE ptrdiff_t vectors_of(ptrdiff_t n) { return (n + MI_W - 1) / MI_W; }
-
 /* Columns of the panel that begins at column `at` of `count`. */
 MI_INLINE ptrdiff_t columns_of(ptrdiff_t count, ptrdiff_t at) { return count - at < COLUMNS ? count - at : COLUMNS; }
 
@@ -315,7 +313,7 @@ static void cell(void *args, long index, int thread, void *scratch)
             mi_run_of_places runs[COLUMNS];
             const ptrdiff_t columns = columns_of(count, at);
             const int n_runs = mi_find_runs(c, column + at, columns, runs);
-            mi_lay_out_panel(c, x, runs, n_runs, row, rows, vectors_of(columns) * MI_W, p->blank, panels + at / COLUMNS * size);
+            mi_lay_out_panel(c, x, runs, n_runs, row, rows, mi_vectors_of(columns) * MI_W, p->blank, panels + at / COLUMNS * size);
         }
         for (ptrdiff_t o = 0; o < outputs;) {
             const ptrdiff_t more = outputs - o, mr = mi_output_rows(more);
@@ -326,7 +324,7 @@ static void cell(void *args, long index, int thread, void *scratch)
                     .k = rows, .w = w + o * p->depth + row * mr, .y = (const unsigned *)scratch + at / COLUMNS * size,
                     .sums = aside + o * COLUMNS, .accumulate = row > 0,
                 };
-                blocks[log][vectors_of(columns) - 1](&b);
+                blocks[log][mi_vectors_of(columns) - 1](&b);
                 if (last) store(p, b.sums, group, first + o, more < mr ? more : mr, column + at, columns);
             }
             o += mr;
