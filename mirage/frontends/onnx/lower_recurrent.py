@@ -12,6 +12,8 @@ from mirage.frontends.proxy import apply
 from mirage.frontends.recurrent import Function, Step, gru, lstm, one_direction, simple
 from mirage.frontends.shapes import as_shape, sliced
 
+#: how many directions there are, by the attribute
+_DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 #: activations, of their alpha and beta, which have these defaults
 _ACTIVATIONS: dict[str, tuple[float, float, Callable[[Any, float, float], Any]]] = {
     "sigmoid": (0.0, 0.0, lambda x, a, b: ops.sigmoid(x)),
@@ -68,9 +70,16 @@ def _network(
         x = x.swapaxes(0, 1)
         state = [None if s is None else s.swapaxes(0, 1) for s in state]
     direction = c.attr("direction", "forward")
-    count = 2 if direction == "bidirectional" else 1
+    if direction not in _DIRECTIONS:
+        unsupported(f"its direction is {direction!r}; it may be {', '.join(_DIRECTIONS)}")
+    count = _DIRECTIONS[direction]
     functions = _activations(c, defaults, count)
     steps, batch, size, order = x.shape[0], x.shape[1], recurrence.shape[2], range(gates)
+    expected = {"W": (weights, (count, gates * size, x.shape[2])), "R": (recurrence, (count, gates * size, size))}
+    for name, (found, shape) in expected.items():
+        # of dims that are known
+        if any(isinstance(d, int) and isinstance(e, int) and d != e for d, e in zip(found.shape, shape, strict=True)):
+            unsupported(f"{name} has shape {list(found.shape)}, not {list(shape)}")
     if lengths is not None:
         lengths = c.cast(as_shape(lengths, (batch,)), "int64")
     rows, lasts = [], []

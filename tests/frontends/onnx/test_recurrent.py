@@ -10,6 +10,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 import mirage as mi  # noqa: E402
+from mirage.errors import InputError  # noqa: E402
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
@@ -112,6 +113,35 @@ def test_a_gru(linear_before_reset: int, rounds_in_c: list[int]) -> None:
         "GRU", 7, "reverse", [(1, 2), (6, 1), (13, 5)], rounds_in_c, lengths=True, states=True,
         linear_before_reset=linear_before_reset,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("direction", "cut", "why"),
+    [
+        ("sideways", "", "Unknown direction"),
+        ("bidirectional", "w", "num_directions=2"),
+        ("forward", "r", "broadcast"),
+        ("forward", "", ""),
+    ],
+)
+def test_a_direction_or_weights_that_there_are_not(direction: str, cut: str, why: str) -> None:
+    """The reference says what is wrong with them."""
+    model, weights = network("LSTM", 4, direction, lengths=True, states=False, peepholes=False)
+    for k, a in enumerate(model.graph.initializer):
+        if cut and a.name == cut:
+            part = weights[cut][:1] if direction == "bidirectional" else weights[cut][:, :, :3]
+            model.graph.initializer[k].CopyFrom(onnx.numpy_helper.from_array(part, cut))
+    given = {"x": np.zeros((3, 2, 5), np.float32), "lengths": np.array([3, 1], np.int32)}
+
+    def run() -> Any:
+        compiled: Any = mi.compile(model, without=("superoptimize",), cache=False)
+        return compiled.run(given)
+
+    if not why:
+        assert run()[0].shape == (3, 1, 2, 4)
+        return
+    with pytest.raises(InputError, match=why):
+        run()
 
 
 @pytest.mark.slow

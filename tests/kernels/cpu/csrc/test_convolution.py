@@ -147,7 +147,7 @@ int main(int argc, char **argv)
         {1, 1, 5, 9, 1, 38, 48, 1, 3, 3, 1, 38, 46, 1, 1, 1, 1, 1, 2, 0, 1, 1},
         {2, 2, 4, 3, 5, 9, 19, 2, 3, 3, 3, 4, 16, 1, 2, 1, 2, 1, 1, 0, 0, 0},
         {1, 1, 2, 40, 1, 16, 64, 1, 5, 5, 1, 16, 64, 1, 1, 1, 1, 1, 1, 0, 2, 2},
-        /* by steps of 3, 4 and 2, narrow rows whose vectors go on from row to row, zeros in front that fill a vector, bands of a few rows */
+        /* steps of 3, 4 and 2; narrow rows, whose vectors go on from row to row; zeros that fill a vector; several bands */
         {2, 1, 4, 8, 1, 84, 84, 1, 8, 8, 1, 20, 20, 1, 4, 4, 1, 1, 1, 0, 0, 0},
         {1, 1, 3, 3, 1, 17, 30, 1, 4, 5, 1, 6, 9, 1, 3, 3, 1, 1, 1, 0, 1, 2},
         {3, 1, 8, 16, 1, 20, 20, 1, 4, 4, 1, 9, 9, 1, 2, 2, 1, 1, 1, 0, 0, 0},
