@@ -15,6 +15,6 @@ def stepwise(executable: Executable, steps: Callable[..., Steps]) -> Executable:
     with ExitStack() as patches:
         patches.enter_context(patch("mirage.runtime.function.Steps", steps))
         # what C calls in loops and straight lines is not seen
-        for name in ("rounds", "segments"):
+        for name in ("loop_body", "segments"):
             patches.enter_context(patch(f"mirage.runtime.{name}.launched", lambda i, make: None))
         return Executable(executable.program, executable.kernels, executable._constants, executable.facts)

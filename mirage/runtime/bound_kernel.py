@@ -48,7 +48,7 @@ def _called(kernel: _Callable) -> Kernel:
 
 
 class _Bound:
-    """See `mirage.runtime.rounds.Launchable`."""
+    """See `mirage.runtime.launchable.Launchable`."""
 
     def __init__(self, kernel: _Prepares) -> None:
         self._kernel, self._symbols = kernel, tuple(kernel.symbols)
