@@ -197,6 +197,9 @@ class Ready:
         alone = self._fields[stack - 1] == stack and users[stack] == 1
         if not alone or writers[made] != 1 or not makers or isinstance(makers[0].at, vm.CallPacked):
             return None
+        # the next round would write over the row
+        if any(writers[j] for j, root in enumerate(self._fields, 1) if root == made):
+            return None
         rows = self._tensors[stack]
         if self._kind(value) != (rows.shape[1:], rows.dtype):
             return None
@@ -223,7 +226,8 @@ class Ready:
                 self._each[register] = _Each("positions", 0, position)
         for each in self._each.values():
             for register, _ in each.position.terms:
-                if register in self._carried or not _is_integer(self._scalar(register, self._tensors)):
+                changes = register in self._carried or register in written
+                if changes or not _is_integer(self._scalar(register, self._tensors)):
                     raise Unknown
         return written
 

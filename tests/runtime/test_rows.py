@@ -134,6 +134,35 @@ def test_a_tensor_that_is_read_and_written_under_two_names(end: str, rounds_in_c
     assert not rounds_in_c
 
 
+def test_a_state_that_a_round_writes_over_is_no_row() -> None:
+    """What the round before has made is in no row then: it would be written over, too."""
+    text = CELL.format(**BACK).replace(
+        """    with dataflow():
+        j =""",
+        """    with dataflow():
+        q = sin(h)
+    z = packed["copy_", float32[b, 4], in_place[0]](h, q)
+    with dataflow():
+        j =""",
+    )
+    module = parse_module(text)
+    run = compile_program(module, without=("superoptimize",), cache=False)
+    assert isinstance(run, Executable) and "copy_" in text
+    check(run, module, arrays(5, 2, 4))
+
+
+def test_an_end_that_rounds_write_over() -> None:
+    text = CELL.format(**BACK | {"count": "3"}).replace(
+        """    e = packed["scatter_\"""",
+        """    z = packed["copy_", int64[()], in_place[0]](end, i)
+    e = packed["scatter_\"""",
+    )
+    module = parse_module(text)
+    run = compile_program(module, without=("superoptimize",), cache=False)
+    assert isinstance(run, Executable) and "copy_" in text
+    check(run, module, arrays(9, 2, 4))
+
+
 def test_the_last_state_is_no_view_of_the_rows() -> None:
     run, _ = compiled()
     state, rows = run(*arrays(4, 2, 3))
