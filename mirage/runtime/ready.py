@@ -82,7 +82,7 @@ class Ready:
                 raise Unknown
         #: the call of each launch of a round, of each part
         self._calls: list[list[LaunchedCall]] = []
-        made = [[self._launches(part, k, carried) for k in range(3)] for part in parts]
+        made = [[self._launches(part, k) for k in range(3)] for part in parts]
         indexes = [np.zeros((), np.int64) for _ in parts]
         tensors = len(self._tensors)
         self._rounds = SideBySide([LaunchedRounds(m, i, tensors) for m, i in zip(made, indexes, strict=True)])
@@ -213,9 +213,8 @@ class Ready:
         written = {r for c in calls for w in _written(c.at) if (r := body.root(w)) < body.parameters}
         written |= {e.number for e in self._each.values() if e.of == "args"}
         for register, row in body.rows.items():
-            stays = self._carried.stop <= row.tensor < body.parameters or (
-                row.tensor in self._carried and self._fields[row.tensor - 1] == row.tensor
-            )
+            # what is carried is another tensor in each round
+            stays = self._carried.stop <= row.tensor < body.parameters
             if not stays or row.tensor in written or register in self._fields:
                 raise Unknown
             self._each[register] = _Each("args", row.tensor, row.position)
@@ -255,7 +254,7 @@ class Ready:
         parts = sorted(map(sorted, nx.connected_components(graph)))
         return [[calls[k] for k in part] for part in parts]
 
-    def _launches(self, part: Sequence[LaunchedCall], kind: int, carried: int) -> list[tuple[Launch, Sequence[int]]]:
+    def _launches(self, part: Sequence[LaunchedCall], kind: int) -> list[tuple[Launch, Sequence[int]]]:
         """Those of a part in the first round, in odd or in even ones, with the places of their tensors."""
         turn = kind % 2
         found: list[tuple[Launch, Sequence[int]]] = []
@@ -271,7 +270,7 @@ class Ready:
                 # what the round before has made
                 for k, r in enumerate(call.registers):
                     root = self._body.root(r)
-                    if root not in self._each and 1 <= root <= carried and self._fields[root - 1] != root:
+                    if root not in self._each and root in self._carried and self._fields[root - 1] != root:
                         places[k] = self._tensor(self._fields[root - 1], 1 - turn)[1]
             found += [(launch, places) for launch in launches]
             if not kind:
@@ -307,7 +306,7 @@ class Ready:
                 return False
         self._lists.clear()
         for each, k in self._numbers.items():
-            first, step = each.position.first(lambda r: self._scalar(r, args)), each.position.step
+            first, step = self._first(each, args), each.position.step
             rows: list[np.ndarray] | np.ndarray
             if each.of == "positions":
                 rows, first, step = first + step * np.arange(count, dtype=np.int64), 0, 1
@@ -326,12 +325,16 @@ class Ready:
                 item.list = ctypes.addressof(self._lists[-1])
         return True
 
+    def _first(self, each: _Each, args: Sequence[Any]) -> int:
+        """The position in the first round."""
+        return each.position.first(lambda r: self._scalar(r, args))
+
     def _field(self, root: int, like: np.ndarray, args: Sequence[Any], last: int) -> np.ndarray:
         """What a register holds after the round of number `last`."""
         if root < self._body.parameters:
             return args[root].reshape(like.shape)  # type: ignore[no-any-return]
         if (each := self._each.get(root)) is not None:
-            at = each.position.first(lambda r: self._scalar(r, args)) + last * each.position.step
+            at = self._first(each, args) + last * each.position.step
             return args[each.number][at].reshape(like.shape).copy()  # type: ignore[no-any-return]
         array, _ = self._tensor(root, last % 2)
         return (array.copy() if self._apart or root in self._body.fresh else array).reshape(like.shape)
