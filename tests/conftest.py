@@ -114,15 +114,24 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def rounds_in_c(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of rounds of the loops that run in C as a whole, as they run."""
-    from mirage.kernels.cpu.launch.rounds import SideBySide
+    """The numbers of rounds of the loops that run in C as a whole, as they run, or are made a launch among others."""
+    from mirage.kernels.cpu.launch.rounds import SHARED, LaunchedLoop
 
     found: list[int] = []
-    run = SideBySide.run
+    run = LaunchedLoop.run
 
-    def counted(self: SideBySide, count: int, addresses: Sequence[int], *items: Any) -> tuple[int, int] | None:
+    def counted(self: LaunchedLoop, count: int, addresses: Sequence[int]) -> int:
+        status = run(self, count, addresses)
+        if status != SHARED:
+            found.append(count)
+        return status
+
+    launch = LaunchedLoop.launch
+
+    def prepared(self: LaunchedLoop, count: int, *args: Any) -> Any:
         found.append(count)
-        return run(self, count, addresses, *items)
+        return launch(self, count, *args)
 
-    monkeypatch.setattr(SideBySide, "run", counted)
+    monkeypatch.setattr(LaunchedLoop, "run", counted)
+    monkeypatch.setattr(LaunchedLoop, "launch", prepared)
     return found

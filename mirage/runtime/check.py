@@ -329,7 +329,7 @@ def check_stacked(program: vm.VMProgram, function: vm.VMFunction) -> None:
             isinstance(i, vm.Return) and i is not function.code[-1]
         ):
             wrong(i, "a function that calls itself has no such instruction")
-        for r in _read(i):
+        for r in vm.read(i):
             if r not in defined:
                 wrong(i, f"r{r} is used before it is written")
         for name in vm.called(i):
@@ -351,14 +351,3 @@ def check_stacked(program: vm.VMProgram, function: vm.VMFunction) -> None:
             if out in defined or not 0 <= out < function.registers:
                 wrong(i, f"r{out} is written twice, or is no register")
             defined.add(out)
-
-
-def _read(i: object) -> list[int]:
-    """The registers that an instruction reads."""
-    found: list[int] = []
-    for name in ("value", "condition", "times"):
-        r = getattr(i, name, None)
-        found += [r] if isinstance(r, int) else []
-    for name in ("args", "items", "fields", "carried", "invariant", "registers"):
-        found += getattr(i, name, ())
-    return found

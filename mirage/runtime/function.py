@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from mirage.kernels.cpu.launch.rounds import Launch
 from mirage.runtime import program as vm
 from mirage.runtime import steps
 from mirage.runtime.frame import Frame, FrameLayout, StorageLayout
 from mirage.runtime.guards import Entry, Pattern, Signature
 from mirage.runtime.leaves import shape_symbols
 from mirage.runtime.places.place import Place, PlacedArray
-from mirage.runtime.rounds import rounds_of
+from mirage.runtime.rounds import Rounds, rounds_of
 from mirage.runtime.segments import Segment, in_segments
 from mirage.runtime.sizes import SizeTable
 from mirage.runtime.steps import Items, Kernel, Source, Step, Steps, noted
@@ -32,6 +33,8 @@ class Function:
         self.free: list[Frame] = []
         #: its batched form, where it has one
         self.batched: Function | None = None
+        #: see `Callee.loops`
+        self.loops: Rounds | None = None
 
     def load(
         self, kernels: Sequence[Kernel], constants: Sequence[PlacedArray], functions: Mapping[str, Function]
@@ -64,14 +67,14 @@ class Function:
                 step = self._step(make, i, functions)
             if step is not None:
                 sources.append((Source(i, step), make.stage))
-        joined = in_segments(sources, make)
+        joined = in_segments(sources, make, self._layout, f.code)
         self._steps: list[Step] = [s.step for s in joined]
         self._sources = [s.at for s in joined]
         last = f.code[-1]
         assert isinstance(last, vm.Return)
         self._result = last.value
         self._parameters = len(f.parameters)
-        self._rounds = None if self.stacked else rounds_of(self.function, self._layout, make)
+        self.loops = None if self.stacked else rounds_of(self.function, self._layout, make)
         if f.batched is not None:
             self.batched = functions[f.batched.function]
 
@@ -148,19 +151,26 @@ class Function:
         self, count: int, args: list[Any], carried: int, dims: tuple[int, ...], items: Items = (), kept: Sequence[np.ndarray] = ()
     ) -> tuple[Any, ...] | None:
         """See `Callee.rounds`."""
-        found = self._rounds
+        found = self.loops
         return None if found is None else found.run(self.signature.enter(args, dims), args, carried, count, items, kept)
+
+    def launch(
+        self, count: int, args: list[Any], carried: int, dims: tuple[int, ...], results: Mapping[int, int]
+    ) -> Launch | None:
+        """See `Callee.launch`."""
+        found = self.loops
+        return None if found is None else found.launch(self.signature.enter(args, dims), args, carried, count, results)
 
     @property
     def idle_rounds(self) -> int:
         """Bytes of memory that is kept for the next loops over the function."""
-        return 0 if self._rounds is None else self._rounds.idle_bytes
+        return 0 if self.loops is None else self.loops.idle_bytes
 
     def release(self) -> None:
         """Give the memory that is kept for the next calls back."""
         self.free.clear()
-        if self._rounds is not None:
-            self._rounds.release()
+        if self.loops is not None:
+            self.loops.release()
 
     def run_entered(self, entry: Entry, args: Sequence[Any], memory: PlacedArray | None) -> Any:
         """The result for arguments that the signature has read."""

@@ -67,6 +67,15 @@ class Body:
             case _:
                 raise Unknown
 
+    def results(self, carried: int) -> tuple[int, ...]:
+        """The registers of what is carried after a round, for so many."""
+        last = self.function.code[-1]
+        assert isinstance(last, vm.Return)
+        found = (last.value,) if carried == 1 else self.tuples.get(self.root(last.value), ())
+        if len(found) != carried:
+            raise Unknown
+        return found
+
     def root(self, register: int) -> int:
         """The register in whose memory the tensor of another is."""
         while register in self.views:

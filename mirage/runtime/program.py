@@ -409,6 +409,17 @@ def called(i: Instruction) -> tuple[str, ...]:
     return ()
 
 
+def read(i: object) -> list[int]:
+    """The registers whose values an instruction uses, also tensors that it writes to."""
+    found: list[int] = []
+    for name in ("value", "condition", "times"):
+        r = getattr(i, name, None)
+        found += [r] if isinstance(r, int) else []
+    for name in ("args", "items", "fields", "carried", "invariant", "registers", "inputs", "outputs", "workspace"):
+        found += getattr(i, name, ())
+    return found
+
+
 def stacked(program: VMProgram) -> frozenset[str]:
     """Names of the stacked functions of a program, see above."""
     graph: nx.DiGraph[str] = nx.DiGraph()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from mirage.kernels.cpu.launch.machine import addresses
 from mirage.kernels.cpu.launch.memory import address, aligned
-from mirage.kernels.cpu.launch.rounds import Item, Launch, LaunchedRounds, SideBySide
+from mirage.kernels.cpu.launch.rounds import SECONDS, SHARED, Item, Launch, LaunchedLoop, LaunchedRounds, Result
 from mirage.runtime import program as vm
 from mirage.runtime.frame import Frame
 from mirage.runtime.guards import Entry
@@ -50,11 +50,7 @@ class Ready:
         #: all tensors by their places: the index, the arguments, and those of the rounds' own; and how these are found again
         self._tensors: list[np.ndarray] = [self._index, *args[1:]]
         self._places: dict[tuple[int, int], int] = {}
-        result = body.function.code[-1]
-        assert isinstance(result, vm.Return)
-        after = (result.value,) if carried == 1 else body.tuples.get(body.root(result.value), ())
-        if len(after) != carried:
-            raise Unknown
+        after = body.results(carried)
         self._fields = [body.root(r) for r in after]
         self._carried = range(1, 1 + carried)
         #: by registers whose tensor is another one in each round
@@ -83,20 +79,23 @@ class Ready:
         #: the call of each launch of a round, of each part
         self._calls: list[list[LaunchedCall]] = []
         made = [[self._launches(part, k) for k in range(3)] for part in parts]
+        self._given = len(args)
+        #: by what is another tensor in each round, the place of the one that it is in
+        self._within = {e: e.number if e.of == "args" else len(self._tensors) + k for k, e in enumerate(self._numbers)}
+        tensors = len(self._tensors) + len(self._numbers)
         indexes = [np.zeros((), np.int64) for _ in parts]
-        tensors = len(self._tensors)
-        self._rounds = SideBySide([LaunchedRounds(m, i, tensors) for m, i in zip(made, indexes, strict=True)])
-        self._addresses = list(map(address, self._tensors))
-        self._bytes = [t.nbytes for t in self._tensors]
+        #: arguments that must share no memory with others: they are written sooner, or others read later, than the body says
+        alone = written if any(e.of == "args" for e in self._each.values()) else set[int]()
+        rounds = [LaunchedRounds(m, i, tensors) for m, i in zip(made, indexes, strict=True)]
+        self._loop = LaunchedLoop(rounds, [a.nbytes for a in args[1:]], alone)
+        self._addresses = [*map(address, self._tensors[1:]), *(0 for _ in self._numbers)]
         #: what is another tensor in each round, what holds their addresses, and which call these are of
         self._items = (Item * max(len(self._numbers), 1))()
         self._lists: list[Any] = []
         self._placed: tuple[int, ...] | None = None
+        self._loop.have(self._items)
         self._passing = any(e.of in ("items", "kept") for e in self._numbers)
         self._terms = sorted({r for e in self._numbers for r, _ in e.position.terms})
-        #: arguments that must share no memory with others: they are written sooner, or others read later, than the body says
-        self._alone = written if any(e.of == "args" for e in self._each.values()) else set[int]()
-        self._given = len(args)
         # those of a call live no longer than it
         self._tensors[1 : self._given] = [np.empty(0, np.uint8)] * (self._given - 1)
 
@@ -279,34 +278,60 @@ class Ready:
 
     def run(self, args: Sequence[Any], count: int, items: Items, kept: Sequence[np.ndarray]) -> tuple[Any, ...] | None:
         """As `Rounds.run`."""
-        starts = self._addresses
         for k in range(1, self._given):
-            starts[k] = address(args[k])
-        # of calls with the same tensors, rows are where they were
-        now = (count, *starts, *(int(self._scalar(r, args)) for r in self._terms))
+            self._addresses[k - 1] = address(args[k])
+        # of calls with as many rounds, rows are where they were
+        now = (count, *(int(self._scalar(r, args)) for r in self._terms))
         if self._passing or now != self._placed:
             self._placed = None
             if not self._place_rows(args, count, items, kept):
                 return None
             self._placed = now
-        failed = self._rounds.run(count, starts, self._items)
-        if failed is not None:
-            part, launch = failed
-            raise noted(self._rounds.parts[part].error(), self._name, self._calls[part][launch].at)
+        if status := self._loop.run(count, self._addresses):
+            if error := self._error(status):
+                raise error
+            return None
         if self._keeps:
             return tuple(rows[-1].reshape(a.shape) for rows, a in zip(kept, args[1:], strict=False))
         return tuple(self._field(root, args[j], args, count - 1) for j, root in enumerate(self._fields, 1))
 
+    def _error(self, status: int) -> Exception | None:
+        """What is wrong with a launch that has ended the rounds; None where they did not begin."""
+        if status == SHARED:
+            return None
+        part, launch = self._loop.failed
+        error = self._loop.parts[part].error(status)
+        assert error is not None, "there are no loops within"
+        return noted(error, self._name, self._calls[part][launch].at)
+
+    def launch(self, args: Sequence[Any], count: int, results: Mapping[int, int]) -> Launch | None:
+        """So many rounds as a launch for these arguments, where the integers that positions are sums of do not change; None where
+        there is none, and where signals should have their turn between the rounds, or it is not known how long these take.
+
+        `results` are, by the number of what is carried, the place behind the arguments of the tensor that takes it at the end.
+        """
+        self._placed = None
+        short = 0 < self._loop.seconds * count < SECONDS
+        if not short or self._passing or not self._place_rows(args, count, (), ()):
+            return None
+        left = [(self._result(self._fields[j], args, count - 1), to) for j, to in results.items()]
+        return self._loop.launch(count, self._addresses[self._given - 1 :], left, self._error, self)
+
+    def _result(self, root: int, args: Sequence[Any], last: int) -> Result:
+        """What a register holds after the round of number `last`."""
+        if root < self._body.parameters:
+            return Result(root, 0, 0, args[root].nbytes)
+        if (each := self._each.get(root)) is not None:
+            row = args[each.number].strides[0]
+            return Result(each.number, 0, row * (self._first(each, args) + last * each.position.step), row)
+        array, _ = self._tensor(root, last % 2)
+        return Result(0, address(array), 0, array.nbytes)
+
     def _place_rows(self, args: Sequence[Any], count: int, items: Items, kept: Sequence[np.ndarray]) -> bool:
         """Have launches find what each round has another tensor of; False where that is not as the body says."""
-        starts, sizes = self._addresses, self._bytes
-        for j in self._alone:
-            begin, end = starts[j], starts[j] + sizes[j]
-            if any(k != j and starts[k] < end and begin < starts[k] + sizes[k] for k in range(1, self._given)):
-                return False
         self._lists.clear()
         for each, k in self._numbers.items():
-            first, step = self._first(each, args), each.position.step
+            first, step, place = self._first(each, args), each.position.step, self._within[each]
             rows: list[np.ndarray] | np.ndarray
             if each.of == "positions":
                 rows, first, step = first + step * np.arange(count, dtype=np.int64), 0, 1
@@ -316,10 +341,12 @@ class Ready:
                 if not within(first, step, count, len(rows)):
                     return False
             item = self._items[k]
+            item.tensor = place
             if isinstance(rows, np.ndarray):
                 stride = rows.strides[0]
+                self._addresses[place - 1] = address(rows)
                 item.list = None
-                item.rows, item.step = address(rows) + (first - step * each.before) * stride, step * stride
+                item.offset, item.step = (first - step * each.before) * stride, step * stride
             else:
                 self._lists.append(addresses(rows))
                 item.list = ctypes.addressof(self._lists[-1])

@@ -6,11 +6,14 @@ a call of a Python function, or a carried tensor that comes back in another's pl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
+from mirage.ir.types import TensorType
+from mirage.kernels.cpu.launch.rounds import Launch
 from mirage.remember import remember
 from mirage.runtime import program as vm
 from mirage.runtime.frame import FrameLayout
@@ -30,6 +33,8 @@ class Rounds:
     def __init__(self, body: Body) -> None:
         self._body = body
         self._ready: dict[Entry, list[Ready] | None] = {}
+        #: those that are launches of callers now, which live as long as these
+        self._launched: WeakSet[Ready] = WeakSet()
 
     def run(
         self, entry: Entry, args: Sequence[Any], carried: int, count: int, items: Items, kept: Sequence[np.ndarray]
@@ -57,6 +62,42 @@ class Rounds:
         free.append(ready)
         return result
 
+    def launch(
+        self, entry: Entry, args: Sequence[Any], carried: int, count: int, results: Mapping[int, int]
+    ) -> Launch | None:
+        """The rounds as a launch, of a loop that has run with such arguments before; see `Ready.launch`."""
+        free = self._ready.get(entry)
+        try:
+            ready = free.pop() if free is not None else None
+        except IndexError:
+            return None
+        if free is None or ready is None:
+            return None
+        launch = ready.launch(args, count, results)
+        if launch is None:
+            free.append(ready)
+        else:
+            self._launched.add(ready)
+        return launch
+
+    def returned(self, carried: int) -> Sequence[int] | None:
+        """For so many carried tensors, the numbers of those that come back as they were given; None for others than tensors."""
+        body = self._body
+        annotations = [p.annotation for p in body.function.parameters[1 : 1 + carried]]
+        if not all(isinstance(a, TensorType) for a in annotations):
+            return None
+        try:
+            return [j for j, r in enumerate(body.results(carried)) if body.root(r) == 1 + j]
+        except Unknown:
+            return None
+
+    @property
+    def terms(self) -> frozenset[int]:
+        """The arguments, by their numbers, whose values decide at which positions rows are."""
+        body = self._body
+        positions = [*body.positions.values(), *(r.position for r in body.rows.values())]
+        return frozenset(r for p in positions for r, _ in p.terms if r < body.parameters)
+
     def _prepare(self, entry: Entry, args: Sequence[Any], carried: int, items: int, keeps: bool) -> Ready | None:
         try:
             return Ready(self._body, entry, args, carried, items, keeps)
@@ -66,7 +107,7 @@ class Rounds:
     @property
     def idle_bytes(self) -> int:
         """Bytes of memory that is kept for the next calls."""
-        return sum(r.bytes for free in self._ready.values() for r in free or ())
+        return sum(r.bytes for free in [*self._ready.values(), self._launched] for r in free or ())
 
     def release(self) -> None:
         """Give that memory back."""

@@ -17,8 +17,9 @@ import numpy as np
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.rounds import Launch, LaunchedRounds, Tensors
 from mirage.runtime import program as vm
-from mirage.runtime.frame import Frame, getter
+from mirage.runtime.frame import Frame, FrameLayout, getter
 from mirage.runtime.launchable import LaunchedCall, launched
+from mirage.runtime.launched_loop import loop_in_line
 from mirage.runtime.places.host import HOST
 from mirage.runtime.steps import Source, Step, Steps, noted
 
@@ -34,8 +35,12 @@ _Run: TypeAlias = Sequence[tuple[_Call, Sequence[Launch]]]
 _L = TypeVar("_L", bound="_Launches")
 
 
-def in_segments(sources: Sequence[tuple[Source, int]], make: Steps) -> list[Source]:
-    """The steps of a function, of which some are joined; the number with each is that of the checks before it."""
+def in_segments(
+    sources: Sequence[tuple[Source, int]], make: Steps, layout: FrameLayout, code: Sequence[vm.Instruction]
+) -> list[Source]:
+    """The steps of a function with this layout and code, of which some are joined; the number with each is that of the checks
+    before it.
+    """
     done: list[Source] = []
     joined: list[tuple[Source, LaunchedCall | None]] = []
 
@@ -47,7 +52,11 @@ def in_segments(sources: Sequence[tuple[Source, int]], make: Steps) -> list[Sour
         joined.clear()
 
     for source, stage in sources:
-        call = launched(source.at, make) if make.place is HOST and not stage else None
+        here = make.place is HOST and not stage
+        call = launched(source.at, make) if here else None
+        loop = None
+        if here and isinstance(source.at, vm.Loop) and (loop := loop_in_line(source.at, source.step, make, layout, code)):
+            call, source = loop.call, Source(source.at, loop.run)
         moves = isinstance(source.at, _MOVES_ONLY) and not stage
         if call is None and not moves:
             close()
@@ -58,6 +67,8 @@ def in_segments(sources: Sequence[tuple[Source, int]], make: Steps) -> list[Sour
         if isinstance(source.at, vm.CallPacked):
             # the result of an effect is what it writes to
             joined.append((Source(source.at, _alias(source.at.out, source.at.args[0])), None))
+        if loop is not None:
+            joined.append((Source(source.at, loop.make), None))
         joined.append((source, call))
     close()
     return done
@@ -96,7 +107,7 @@ class Segment:
         ready.calls += 1
         for part in ready.parts:
             if isinstance(part, _Launches) and part.fits(registers):
-                part.run()
+                self._make(part.run(), registers, frame)
                 continue
             calls = part.calls if isinstance(part, _Launches) else part
             self._make([source for source, _ in calls], registers, frame)
@@ -129,7 +140,7 @@ class Segment:
         fit = True
         for part in parts:
             if isinstance(part, _Moved) and part.moves(registers, frame):
-                part.run()
+                self._make(part.run(), registers, frame)
                 continue
             fit = fit and not isinstance(part, _Moved)
             self._make([source for source, _ in (part.calls if isinstance(part, _Moved) else part)], registers, frame)
@@ -209,14 +220,14 @@ class _Launches:
         self.calls = [call for call, _ in run]
         places: dict[int, int] = {}
         found: list[tuple[Launch, Sequence[int]]] = []
-        #: the instruction of each launch
-        self._at: list[vm.Instruction] = []
+        #: the number of the call of each launch
+        self._numbers: list[int] = []
         #: registers of what launches do not find by its address
         known: list[int] = []
-        for (source, call), launches in run:
+        for number, ((source, call), launches) in enumerate(run):
             at = [places.setdefault(r, len(places)) for r in call.registers]
             found += [(launch, at) for launch in launches]
-            self._at += [source.at] * len(launches)
+            self._numbers += [number] * len(launches)
             known += [r for r in call.registers if not isinstance(registers[r], np.ndarray)]
             if isinstance(source.at, vm.CallKernel):
                 known += [r for r in source.at.workspace if r not in fixed]
@@ -236,11 +247,16 @@ class _Launches:
         known = all(registers[register] is value for register, value in self._known)
         return known and self._tensors.take(self._others(registers))
 
-    def run(self) -> None:
-        """Launch them; raises what the calls do."""
+    def run(self) -> Sequence[Source]:
+        """Launch them; the steps that are left to be made. Raises what the calls do."""
         failed = self._rounds.run_first()
-        if failed is not None:
-            raise noted(self._rounds.error(), self._owner, self._at[failed])
+        if failed is None:
+            return ()
+        number = self._numbers[failed]
+        error = self._rounds.error()
+        if error is None:
+            return [source for source, _ in self.calls[number:]]
+        raise noted(error, self._owner, self.calls[number][0].at)
 
 
 class _Moved(_Launches):

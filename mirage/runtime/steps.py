@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import sympy
@@ -20,6 +20,10 @@ from mirage.runtime.frame import Frame, Getter, TensorLayout, getter
 from mirage.runtime.packed import is_provided, packed_function
 from mirage.runtime.places.place import Place, PlacedArray
 from mirage.runtime.sizes import SizeTable, Slots
+
+if TYPE_CHECKING:
+    from mirage.kernels.cpu.launch.rounds import Launch
+    from mirage.runtime.rounds import Rounds
 
 #: for each of some parameters of a loop's body, its tensors of all rounds, or one with a row for each
 Items: TypeAlias = Sequence[list[np.ndarray] | np.ndarray]
@@ -60,6 +64,9 @@ class Kernel(Protocol):
 class Callee(Protocol):
     """A loaded function."""
 
+    #: the loops over it; None where they are left to the machine, and before it is loaded
+    loops: Rounds | None
+
     def run(self, args: list[Any], dims: tuple[int, ...], memory: PlacedArray | None) -> Any:
         """The result for arguments and extra shape arguments; `memory` has room for the arena, if it is given."""
         ...
@@ -79,6 +86,12 @@ class Callee(Protocol):
         those that each round has others of: `items` has them for all rounds. `kept`, if given, takes what is carried after each
         round, along a leading dim.
         """
+        ...
+
+    def launch(
+        self, count: int, args: list[Any], carried: int, dims: tuple[int, ...], results: Mapping[int, int]
+    ) -> Launch | None:
+        """Such a loop as a launch; see `Ready.launch`."""
         ...
 
 

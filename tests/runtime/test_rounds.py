@@ -123,7 +123,7 @@ def test_other_weights_and_states_of_equal_sizes() -> None:
 def test_threads_have_rounds_of_their_own(rounds_in_c: list[int]) -> None:
     run = compiled(CELL)
     in_threads(lambda k: check_cell(run, 40, 1 + k % 2, seed=k), 8)
-    assert len(rounds_in_c) == 8
+    assert set(rounds_in_c) == {40}
 
 
 @pytest.mark.parametrize("name", FORMS)

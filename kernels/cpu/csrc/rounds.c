@@ -3,6 +3,7 @@
 #include "mirage_pool.h"
 
 #include <string.h>
+#include <time.h>
 
 /* A launcher with its arguments; what it returns is 0 unless it failed. */
 typedef struct {
@@ -16,11 +17,11 @@ typedef struct {
     long tensor;
 } pointer;
 
-/* A tensor that is another one in each round: those of a list, or rows of a tensor, `step` bytes apart. */
+/* A tensor that is another one in each round: those of a list, or what is at `offset` bytes of a tensor in the first round, and
+ * `step` further in each after it. */
 typedef struct {
     void *const *list;
-    char *rows;
-    long step;
+    long tensor, offset, step;
 } item;
 
 typedef struct {
@@ -47,7 +48,7 @@ int mi_rounds(rounds *r, long first, long end, mi_pool_run_fn *pool, int threads
         *r->index = i;
         for (long k = 0; k < r->n_each; k++) {
             const item *of = r->items + r->each[k].tensor;
-            *r->each[k].to = of->list ? of->list[i] : of->rows + i * of->step;
+            *r->each[k].to = of->list ? of->list[i] : (char *)r->tensors[of->tensor] + of->offset + i * of->step;
         }
         for (long k = 0; k < r->count; k++) {
             const int status = l[k].run(l[k].args, pool, threads);
@@ -60,7 +61,65 @@ int mi_rounds(rounds *r, long first, long end, mi_pool_run_fn *pool, int threads
     return 0;
 }
 
-/* Rounds of several loops that need nothing of one another. */
+/* What a loop leaves in a tensor: bytes from `offset` on of another one. */
+typedef struct {
+    const char *from;
+    long offset;
+    char *to;
+    long bytes;
+} result;
+
+/* A tensor among those that a loop is given, and its bytes. `alone`: no other one may share memory with it. */
+typedef struct {
+    long bytes;
+    int alone;
+} given;
+
+/* A loop whose body has parts that need nothing of one another; each has the tensors in an array of its own. The first ones behind
+ * the index are given. */
+typedef struct {
+    rounds *const *parts;
+    const given *given;
+    const result *results;
+    long n, n_given, n_results, count;
+    double seconds[2]; /* of a round, the least of so many calls, of parts one after the other and side by side */
+    long calls[2];
+    long failed; /* the part whose launch failed */
+} loop;
+
+/* Calls that are made in each of two ways before the faster one is known; what a loop ends with that may not run. */
+enum { TRIED = 3, SHARED = -100 };
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Whether tensors that must be alone share no memory with others that the loop is given. */
+static int are_apart(const loop *l)
+{
+    const char *const *tensors = (const char *const *)l->parts[0]->tensors + 1;
+    for (long j = 0; j < l->n_given; j++) {
+        if (!l->given[j].alone) continue;
+        for (long k = 0; k < l->n_given; k++) {
+            const int meet = tensors[k] < tensors[j] + l->given[j].bytes && tensors[j] < tensors[k] + l->given[k].bytes;
+            if (k != j && meet) return 0;
+        }
+    }
+    return 1;
+}
+
+/* Whether parts run side by side: threads that no part would have are worth a measurement. */
+static int is_together(const loop *l, int threads)
+{
+    if (l->n == 1 || threads <= l->n) return l->n > 1 && threads > 1;
+    const long least = l->calls[0] < l->calls[1] ? l->calls[0] : l->calls[1];
+    return least < TRIED ? l->calls[1] == least : l->seconds[1] <= l->seconds[0];
+}
+
+/* Rounds of all parts. */
 typedef struct {
     rounds *const *of;
     long first, end;
@@ -74,12 +133,42 @@ static void rounds_of_one(void *args, long index, int thread, void *scratch)
     own->status = mi_rounds(own, s->first, s->end, own->pool, 1);
 }
 
-/* The same rounds of n loops, each on a thread of its own where the pool has one; their statuses are in each. */
-int mi_rounds_side_by_side(rounds *const *of, long n, long first, long end, mi_pool_run_fn *pool, int threads)
+/* The rounds from `first` on, up to `end`, 0 if all went well; SHARED before the first one, if tensors share memory that must not;
+ * else the status of the launch that failed, of the part `failed`. */
+int mi_loop(loop *l, long first, long end, mi_pool_run_fn *pool, int threads)
 {
-    side_by_side s = {of, first, end};
-    for (long i = 0; i < n; i++) of[i]->pool = pool;
-    return pool(rounds_of_one, &s, n, threads, 0);
+    if (!first && !are_apart(l)) return SHARED;
+    const double start = now();
+    int together = is_together(l, threads);
+    if (together) {
+        side_by_side s = {l->parts, first, end};
+        for (long i = 0; i < l->n; i++) l->parts[i]->pool = pool;
+        /* without memory for the pool, nothing ran */
+        together = !pool(rounds_of_one, &s, l->n, threads, 0);
+    }
+    for (long i = 0; i < l->n; i++) {
+        rounds *part = l->parts[i];
+        if (!together) part->status = mi_rounds(part, first, end, pool, threads);
+        if (part->status) {
+            l->failed = i;
+            return part->status;
+        }
+    }
+    const double seconds = (now() - start) / (double)(end - first);
+    if (!l->calls[together]++ || seconds < l->seconds[together]) l->seconds[together] = seconds;
+    return 0;
+}
+
+/* The loop as a launch: all rounds, and what they leave. */
+int mi_loop_launch(void *args, mi_pool_run_fn *pool, int threads)
+{
+    loop *l = args;
+    const int status = mi_loop(l, 0, l->count, pool, threads);
+    for (long k = 0; !status && k < l->n_results; k++) {
+        const result *r = l->results + k;
+        memcpy(r->to, r->from + r->offset, (size_t)r->bytes);
+    }
+    return status;
 }
 
 /* What a tensor has to be, and its place among those of the launches. */

@@ -125,7 +125,7 @@ def _of_copies(launch: Launch, tensors: Sequence[Any], inputs: int, half: str) -
     pointers += [(field(c, "half"), k) for c, (_, k) in zip(copied, copies, strict=True)]
     args = _InFloat32(launch.function, launch.args, ctypes.addressof(copied), len(copies))
 
-    def error(status: int) -> Exception:
+    def error(status: int) -> Exception | None:
         if status < 0:
             return MirageError(f"there is no memory for copies of {half} tensors; use smaller sizes")
         return launch.error(status)

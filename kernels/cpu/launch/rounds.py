@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -26,9 +25,9 @@ from mirage.settings import num_threads
 
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
 #: rounds that are made at first, and seconds until which twice as many are made at once: between them, signals have their turn
-_FIRST, _SECONDS = 64, 0.02
-#: calls that are made in each of two ways before the faster one is known
-_TRIED = 3
+_FIRST, SECONDS = 64, 0.02
+#: what a loop ends with whose tensors share memory that must not, before its first round
+SHARED = -100
 
 
 def _in_turns(count: int, some: Callable[[int, int], int]) -> int:
@@ -39,7 +38,7 @@ def _in_turns(count: int, some: Callable[[int, int], int]) -> int:
         start = perf_counter()
         if found := some(done, end):
             return found
-        if perf_counter() - start < _SECONDS:
+        if perf_counter() - start < SECONDS:
             more *= 2
         done = end
     return 0
@@ -50,13 +49,14 @@ class Launch:
     """A launcher of compiled code, `int (void *args, mi_pool_run_fn *pool, int threads)`, with its arguments.
 
     `pointers` are (address of a pointer among the arguments, place of its tensor among those that it was prepared for);
-    `error` is what a status other than 0 means, and `keep` what has to live as long as it is launched.
+    `error` is what a status other than 0 means, None that nothing was done, and it is to be done in another way; `keep` is what has
+    to live as long as it is launched.
     """
 
     function: int
     args: int
     pointers: tuple[tuple[int, int], ...]
-    error: Callable[[int], Exception]
+    error: Callable[[int], Exception | None]
     keep: object
 
 
@@ -81,7 +81,7 @@ class _Pointer(ctypes.Structure):
 class Item(ctypes.Structure):
     """`item` of rounds.c."""
 
-    _fields_ = (("list", ctypes.c_void_p), ("rows", ctypes.c_void_p), ("step", ctypes.c_long))
+    _fields_ = (("list", ctypes.c_void_p), *((name, ctypes.c_long) for name in ("tensor", "offset", "step")))
 
 
 class _Expected(ctypes.Structure):
@@ -103,14 +103,37 @@ class _Rounds(ctypes.Structure):
     )
 
 
+class _Given(ctypes.Structure):
+    """`given` of rounds.c."""
+
+    _fields_ = (("bytes", ctypes.c_long), ("alone", ctypes.c_int))
+
+
+class _Left(ctypes.Structure):
+    """`result` of rounds.c."""
+
+    _fields_ = (("source", ctypes.c_void_p), ("offset", ctypes.c_long), ("to", ctypes.c_void_p), ("bytes", ctypes.c_long))
+
+
+class _Loop(ctypes.Structure):
+    """`loop` of rounds.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("parts", "given", "results")),
+        *((name, ctypes.c_long) for name in ("n", "n_given", "n_results", "count")),
+        ("seconds", ctypes.c_double * 2),
+        ("calls", ctypes.c_long * 2),
+        ("failed", ctypes.c_long),
+    )
+
+
 @functools.cache
 def _library() -> ctypes.CDLL:
     library = toolchain.library("rounds")
-    library.mi_rounds.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_int]
-    library.mi_rounds.restype = ctypes.c_int
     pointer, number = ctypes.c_void_p, ctypes.c_long
-    library.mi_rounds_side_by_side.argtypes = [pointer, number, number, number, pointer, ctypes.c_int]
-    library.mi_rounds_side_by_side.restype = ctypes.c_int
+    for run in (library.mi_rounds, library.mi_loop):
+        run.argtypes = [pointer, number, number, pointer, ctypes.c_int]
+        run.restype = ctypes.c_int
     library.mi_rounds_take.argtypes = [pointer, pointer, number, number, pointer, number, pointer]
     library.mi_rounds_take.restype = ctypes.c_long
     return library
@@ -198,12 +221,6 @@ class LaunchedRounds:
         self._run = _library().mi_rounds
         self._pool, self._threads = ctypes.c_void_p(run_address()), ctypes.c_int(num_threads())
 
-    def begin(self, addresses: Sequence[int], items: ctypes.Array[Item] | None) -> None:
-        """Have all tensors at these addresses, and those that are others in each round where `items` says."""
-        self.tensors[: len(addresses)] = list(addresses)
-        if items is not None:
-            self._args.items = ctypes.addressof(items)
-
     def some(self, first: int, end: int) -> int:
         """Make these rounds; the status of the launch that failed, or 0."""
         self._status = self._run(self._reference, first, end, self._pool, self._threads)
@@ -213,66 +230,99 @@ class LaunchedRounds:
         """Make the first round, with `tensors` as they are; None, or the number of the launch that failed: `error` says why."""
         return self.failed if self.some(0, 1) else None
 
-    def ended(self) -> int:
-        """The status of rounds that ran beside others."""
-        self._status = int(self._args.status)
-        return self._status
-
     @property
     def failed(self) -> int:
         """The number of the launch that failed."""
         return int(self._args.failed)
 
-    def error(self) -> Exception:
-        """What was wrong with the launch that failed."""
+    def error(self, status: int | None = None) -> Exception | None:
+        """What was wrong with the launch that failed; None for one that did nothing, and is to be made in another way.
+
+        `status` is what it ended with, if that was not here.
+        """
         i = int(self.index)
         launch, _ = self._launches[2 - i % 2 if i else 0][self.failed]
-        found: Exception = launch.error(self._status)
-        return found
+        return launch.error(self._status if status is None else status)
 
 
-class SideBySide:
-    """Loops of equally many rounds that need nothing of one another: on threads of their own, where that is faster.
+@dataclass(frozen=True)
+class Result:
+    """What a loop leaves: so many bytes of the tensor at a place among its own, or at an address, from an offset on."""
 
-    `parts` are those of one loop's body; their `index` tensors are at the first place of all, and each has its own. One call at a
-    time. Raises as `LaunchedRounds`.
+    place: int
+    address: int
+    offset: int
+    bytes: int
+
+
+class LaunchedLoop:
+    """A loop whose body has parts that need nothing of one another: on threads of their own, where that is faster.
+
+    `parts` have the loop's tensors at the same places, but for the index, which is the first and of each part's own; behind it are
+    those that the loop is given, of so many `bytes`. Those at places in `alone` may share no memory with others of these. One call
+    at a time. Raises as `LaunchedRounds`.
     """
 
-    def __init__(self, parts: Sequence[LaunchedRounds]) -> None:
+    def __init__(self, parts: Sequence[LaunchedRounds], given: Sequence[int], alone: Collection[int]) -> None:
         self.parts = tuple(parts)
         self._of = (ctypes.c_void_p * len(parts))(*(ctypes.addressof(p._args) for p in parts))
-        self._run = _library().mi_rounds_side_by_side
+        self._given = (_Given * max(len(given), 1))(*(_Given(n, k in alone) for k, n in enumerate(given, 1)))
+        self._args = _Loop(ctypes.addressof(self._of), ctypes.addressof(self._given), n=len(parts), n_given=len(given))
+        self._reference = ctypes.byref(self._args)
+        self._run = _library().mi_loop
         self._pool, self._threads = ctypes.c_void_p(run_address()), num_threads()
-        #: seconds of a round, the least of so many calls: side by side, or one after the other on all threads
-        self._seconds = {True: inf, False: inf}
-        self._calls = {True: 0, False: 0}
+        for p in parts:
+            p.tensors[0] = address(p.index)
 
-    def run(self, count: int, addresses: Sequence[int], items: ctypes.Array[Item] | None = None) -> tuple[int, int] | None:
-        """Make so many rounds, with all tensors at these addresses, and those that are others in each round where `items` says.
-
-        None, or the number of a part whose rounds a launch that failed has ended, and that of the launch.
-        """
+    def run(self, count: int, addresses: Sequence[int]) -> int:
+        """Make so many rounds, with all tensors but the index at these addresses; 0, or why not: SHARED, or a launch's status."""
         for p in self.parts:
-            p.begin([address(p.index), *addresses[1:]], items)
-        together = len(self.parts) > 1 and self._together()
-        start = perf_counter()
-        failed = _in_turns(count, self._some if together else self._each)
-        self._calls[together] += 1
-        self._seconds[together] = min(self._seconds[together], (perf_counter() - start) / count)
-        return (failed - 1, self.parts[failed - 1].failed) if failed else None
-
-    def _together(self) -> bool:
-        """Whether the parts run side by side: threads that no part would have are worth a measurement."""
-        if self._threads <= len(self.parts):
-            return self._threads > 1
-        least = min(self._calls.values())
-        return self._calls[True] == least if least < _TRIED else self._seconds[True] <= self._seconds[False]
-
-    def _each(self, first: int, end: int) -> int:
-        return next((k for k, p in enumerate(self.parts, 1) if p.some(first, end)), 0)
+            p.tensors[1 : 1 + len(addresses)] = list(addresses)
+        return _in_turns(count, self._some)
 
     def _some(self, first: int, end: int) -> int:
-        if self._run(self._of, len(self.parts), first, end, self._pool, self._threads):
-            # without memory for the pool, nothing ran
-            return self._each(first, end)
-        return next((k for k, p in enumerate(self.parts, 1) if p.ended()), 0)
+        found: int = self._run(self._reference, first, end, self._pool, self._threads)
+        return found
+
+    def have(self, items: ctypes.Array[Item]) -> None:
+        """Launches find what is another tensor in each round here."""
+        for p in self.parts:
+            p._args.items = ctypes.addressof(items)
+
+    @property
+    def seconds(self) -> float:
+        """Of a round, the least that was measured; 0 before."""
+        return min((s for s, n in zip(self._args.seconds, self._args.calls, strict=True) if n), default=0.0)
+
+    @property
+    def failed(self) -> tuple[int, int]:
+        """The numbers of the part and of its launch that failed."""
+        part = int(self._args.failed)
+        return part, self.parts[part].failed
+
+    def launch(
+        self,
+        count: int,
+        addresses: Sequence[int],
+        results: Sequence[tuple[Result, int]],
+        error: Callable[[int], Exception | None],
+        keep: object,
+    ) -> Launch:
+        """So many rounds as a launch, prepared for what the loop is given, and for where its results go: each has a place there.
+
+        `addresses` are those of its other tensors.
+        """
+        count_given = int(self._args.n_given)
+        pointers: list[tuple[int, int]] = []
+        for p in self.parts:
+            start = ctypes.addressof(p.tensors)
+            pointers += [(start + _POINTER * (1 + k), k) for k in range(count_given)]
+            p.tensors[1 + count_given : 1 + count_given + len(addresses)] = list(addresses)
+        left = (_Left * max(len(results), 1))(*(_Left(r.address, r.offset, None, r.bytes) for r, _ in results))
+        for one, (r, to) in zip(left, results, strict=False):
+            pointers.append((field(one, "to"), to))
+            if not r.address:
+                pointers.append((field(one, "source"), r.place - 1))
+        self._args.results, self._args.n_results, self._args.count = ctypes.addressof(left), len(results), count
+        run = launcher(_library().mi_loop_launch)
+        return Launch(run, ctypes.addressof(self._args), tuple(pointers), error, (self, left, keep))
