@@ -11,6 +11,7 @@ from mirage.errors import GuardError, InputError
 from mirage.frontends.imported import Given, Imported
 from mirage.frontends.onnx.objects import listed
 from mirage.runtime.executable import Executable
+from mirage.runtime.frame import getter
 
 #: the values of the inputs that decide shapes, in order, for which a program was made
 Values: TypeAlias = tuple[np.ndarray, ...]
@@ -36,16 +37,16 @@ class Program:
             # a program that reads nothing has a parameter nevertheless
             given[executable.parameters[0]] = ()
         self._run = executable.bind(**given)
+        self._inputs = getter(imported.inputs)
 
     def __call__(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs for all inputs of the model, in order. Raises what `Executable.__call__` raises."""
-        found = self._run(*(inputs[k] for k in self.imported.inputs))
-        return tuple(self._output(o, found, inputs) for o in self.imported.outputs)
+        found = self._run(*self._inputs(inputs))
+        return tuple([listed(found[o]) if isinstance(o, int) else _given(o, inputs) for o in self.imported.outputs])
 
-    def _output(self, o: int | Given, found: Any, inputs: Sequence[Any]) -> Any:
-        if isinstance(o, int):
-            return listed(found[o])
-        return o.value if o.position is None else inputs[o.position]
+
+def _given(o: Given, inputs: Sequence[Any]) -> Any:
+    return o.value if o.position is None else inputs[o.position]
 
 
 class CompiledPrograms:
@@ -83,14 +84,16 @@ class CompiledPrograms:
         Raises InputError for what does not fit, GuardError, which names the dim, for sizes that contradict each other, and for
         values that decide shapes and that there is no program for; of a model, what importing it for them raises.
         """
-        if len(args) > len(self.inputs):
-            raise InputError(
-                f"{self.name}: {len(args)} inputs, and it takes {len(self.inputs)}: {', '.join(self.inputs)}"
-            )
-        given = dict(zip(self.inputs, args, strict=False))
-        if twice := [n for n in named if n in given]:
-            raise InputError(f"{self.name}: input {twice[0]!r} is given twice; give it in order or by name")
-        found = self.run({**given, **named})
+        count = len(self.inputs)
+        if named or len(args) != count or self.deciding or self._general is None:
+            if len(args) > count:
+                raise InputError(f"{self.name}: {len(args)} inputs, and it takes {count}: {', '.join(self.inputs)}")
+            given = dict(zip(self.inputs, args, strict=False))
+            if twice := [n for n in named if n in given]:
+                raise InputError(f"{self.name}: input {twice[0]!r} is given twice; give it in order or by name")
+            found = self.run({**given, **named})
+        else:
+            found = self._general(args)
         return found[0] if len(found) == 1 else found
 
     def run(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:

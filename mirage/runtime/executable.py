@@ -186,10 +186,7 @@ class Executable(Displayed, drawn_by="mirage.runtime.draw"):
         if self._prepared is not None:
             args = (*args, *self._prepared.get([args[k] for k in self._places]))
         result = self._machine(*args)
-        if self._device is not None:
-            return result
-        first = next((a for a in args if not isinstance(a, tuple | list)), None)
-        return result if first is None or type(first) is np.ndarray else _like(result, first)
+        return result if self._device is not None else _as_first(result, args)
 
     def bind(self, **given: Any) -> Callable[..., Any]:
         """The program with some arguments given by name for all calls, as constants are: a function of the others, in order.
@@ -218,9 +215,7 @@ class Executable(Displayed, drawn_by="mirage.runtime.draw"):
         bound = self._machine.bound(places)
 
         def run(*args: Any) -> Any:
-            result = bound(*args)
-            first = next((a for a in args if not isinstance(a, tuple | list)), None)
-            return result if first is None or type(first) is np.ndarray else _like(result, first)
+            return _as_first(bound(*args), args)
 
         return run
 
@@ -432,6 +427,16 @@ def _check_calls(program: VMProgram, kernels: Mapping[str, Kernel]) -> None:
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
+
+
+def _as_first(result: Any, args: Sequence[Any]) -> Any:
+    """The result with arrays of the kind of the first argument that is one."""
+    for a in args:
+        if type(a) is np.ndarray:
+            return result
+        if not isinstance(a, tuple | list):
+            return _like(result, a)
+    return result
 
 
 def _like(result: Any, x: Any) -> Any:

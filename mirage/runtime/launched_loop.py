@@ -1,7 +1,7 @@
 """Loops within straight lines: launches among others, where the integers that decide which rows rounds use are constants.
 
-Launches write to tensors that there are before. What a loop leaves is made before, too: as the tensors that it begins with are, or,
-where it only writes to one of these, that one.
+Launches write to tensors that there are before them. So has a loop what it leaves: tensors like those that it begins with, or one
+of these itself, where rounds write to that in place.
 """
 
 from __future__ import annotations
@@ -18,22 +18,24 @@ from mirage.runtime import program as vm
 from mirage.runtime.frame import Frame, FrameLayout, getter
 from mirage.runtime.launchable import LaunchedCall, one
 from mirage.runtime.sizes import Slots
-from mirage.runtime.steps import Step, Steps
+from mirage.runtime.steps import Source, Step, Steps, make_tuple
 
 
 @dataclass(frozen=True)
 class LoopInLine:
-    """A loop: `make` makes what it leaves, `run` computes this, and `call` does so as a launch."""
+    """A loop: `before` makes what it leaves, `source` computes this, and `call` does so as a launch."""
 
-    make: Step
-    run: Step
+    before: Source
+    source: Source
     call: LaunchedCall
 
 
 def loop_in_line(
     i: vm.Loop, step: Step, make: Steps, layout: FrameLayout, code: Sequence[vm.Instruction]
 ) -> LoopInLine | None:
-    """A loop, whose `step` it is, among the `code` of a function with this layout, which gets registers for what the loop leaves."""
+    """A loop, with its `step`, among the `code` of a function with this layout, which gets registers for what the loop leaves. None
+    for one that stays a step of its own.
+    """
     callee, many = make.callees[i.body], len(i.carried)
     loops = callee.loops
     if loops is None or i.count is None or i.times is not None or i.bound is not None:
@@ -55,7 +57,11 @@ def loop_in_line(
         return one(callee.launch(count, args, many, dims(sizes), results) if count > 1 else None)
 
     call = LaunchedCall(i, (*given, *places.values()), prepare, slots)
-    return LoopInLine(_destinations(i, returned, places), _into(i, step, places), call)
+    before = Source(i, _destinations(i, returned, places))
+    if many > 1 and not places:
+        # nothing is made
+        before = Source(tuple_of := vm.MakeTuple(i.out, i.carried), make_tuple(tuple_of))
+    return LoopInLine(before, Source(i, _into(i, step, places)), call)
 
 
 def _used(out: int, many: int, code: Sequence[vm.Instruction]) -> Collection[int]:

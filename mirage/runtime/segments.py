@@ -44,9 +44,11 @@ def in_segments(
     done: list[Source] = []
     joined: list[tuple[Source, LaunchedCall | None]] = []
 
-    def close() -> None:
+    def close(last: bool = False) -> None:
         if any(call is not None for _, call in joined):
-            done.append(Source(joined[0][0].at, Segment(make.owner, len(done), joined)))
+            # what is left at the end is dropped with all registers
+            kept = [(s, call) for s, call in joined if not (last and isinstance(s.at, vm.Free))]
+            done.append(Source(joined[0][0].at, Segment(make.owner, len(done), kept)))
         else:
             done.extend(source for source, _ in joined)
         joined.clear()
@@ -56,7 +58,7 @@ def in_segments(
         call = launched(source.at, make) if here else None
         loop = None
         if here and isinstance(source.at, vm.Loop) and (loop := loop_in_line(source.at, source.step, make, layout, code)):
-            call, source = loop.call, Source(source.at, loop.run)
+            call, source = loop.call, loop.source
         moves = isinstance(source.at, _MOVES_ONLY) and not stage
         if call is None and not moves:
             close()
@@ -68,9 +70,9 @@ def in_segments(
             # the result of an effect is what it writes to
             joined.append((Source(source.at, _alias(source.at.out, source.at.args[0])), None))
         if loop is not None:
-            joined.append((Source(source.at, loop.make), None))
+            joined.append((loop.before, None))
         joined.append((source, call))
-    close()
+    close(last=True)
     return done
 
 
@@ -153,9 +155,11 @@ class Segment:
         """The segment prepared for what registers hold now; tensors that are the same in every call are made no more."""
         fixed, before = set(frame.fixed), []
         for s in self._before:
-            if isinstance(s.at, vm.Reshape) and s.at.value in fixed:
-                fixed.add(s.at.out)
-                frame.registers[s.at.out] = registers[s.at.out]
+            of = _same_of(s.at)
+            if of is not None and fixed.issuperset(of):
+                out = vars(s.at)["out"]
+                fixed.add(out)
+                frame.registers[out] = registers[out]
             else:
                 before.append(s)
         parts = self._parts(registers, frame, lambda run: _Launches(self.owner, run, registers, fixed))
@@ -212,6 +216,18 @@ def _kind(call: LaunchedCall, registers: Sequence[Any], frame: Frame) -> object:
     return call.dims(frame.slots), [(a.shape, a.dtype) if isinstance(a, np.ndarray) else None for a in given]
 
 
+def _same_of(i: vm.Instruction) -> Sequence[int] | None:
+    """The registers of which an instruction that only moves values gives the same again, if it does."""
+    match i:
+        case vm.Reshape(_, value) | vm.GetItem(_, value):
+            return (value,)
+        case vm.MakeTuple(_, items):
+            return items
+        case vm.CallPacked(_, _, args):
+            return args[:1]
+    return None
+
+
 class _Launches:
     """Calls that are prepared as launches, for what the registers hold."""
 
@@ -244,8 +260,10 @@ class _Launches:
 
     def fits(self, registers: Sequence[Any]) -> bool:
         """Whether it may run for what the registers hold, which it then does."""
-        known = all(registers[register] is value for register, value in self._known)
-        return known and self._tensors.take(self._others(registers))
+        for register, value in self._known:
+            if registers[register] is not value:
+                return False
+        return self._tensors.take(self._others(registers))
 
     def run(self) -> Sequence[Source]:
         """Launch them; the steps that are left to be made. Raises what the calls do."""

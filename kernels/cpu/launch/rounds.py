@@ -48,9 +48,9 @@ def _in_turns(count: int, some: Callable[[int, int], int]) -> int:
 class Launch:
     """A launcher of compiled code, `int (void *args, mi_pool_run_fn *pool, int threads)`, with its arguments.
 
-    `pointers` are (address of a pointer among the arguments, place of its tensor among those that it was prepared for);
-    `error` is what a status other than 0 means, None that nothing was done, and it is to be done in another way; `keep` is what has
-    to live as long as it is launched.
+    `pointers` are (address of a pointer among the arguments, place of its tensor among those that it was prepared for). `error`
+    is what a status other than 0 means, None that nothing was done, and is to be done in another way; `keep` is what has to live
+    as long as it is launched.
     """
 
     function: int
@@ -258,9 +258,9 @@ class Result:
 class LaunchedLoop:
     """A loop whose body has parts that need nothing of one another: on threads of their own, where that is faster.
 
-    `parts` have the loop's tensors at the same places, but for the index, which is the first and of each part's own; behind it are
-    those that the loop is given, of so many `bytes`. Those at places in `alone` may share no memory with others of these. One call
-    at a time. Raises as `LaunchedRounds`.
+    `parts` have the loop's tensors at the same places, but for the index, which is the first, and of each part's own. Behind it
+    are those that the loop is `given`, of so many bytes each; of these, those at the places `alone` may share no memory with
+    others. One call at a time. Raises as `LaunchedRounds`.
     """
 
     def __init__(self, parts: Sequence[LaunchedRounds], given: Sequence[int], alone: Collection[int]) -> None:
@@ -308,9 +308,8 @@ class LaunchedLoop:
         error: Callable[[int], Exception | None],
         keep: object,
     ) -> Launch:
-        """So many rounds as a launch, prepared for what the loop is given, and for where its results go: each has a place there.
-
-        `addresses` are those of its other tensors.
+        """So many rounds as a launch, prepared for what the loop is given, and behind it, at the place that is with each of the
+        `results`, for what takes this. `addresses` are those of the loop's other tensors.
         """
         count_given = int(self._args.n_given)
         pointers: list[tuple[int, int]] = []

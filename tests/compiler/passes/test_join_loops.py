@@ -12,7 +12,7 @@ from mirage.compiler.passes import dead_code, join_loops
 from mirage.ir.graph.interpret import run_module
 from mirage.ir.graph.nodes import Loop, Module
 from mirage.ir.graph.parse import parse_module
-from mirage.kernels.cpu.launch.rounds import LaunchedRounds, SideBySide
+from mirage.kernels.cpu.launch.rounds import LaunchedLoop
 from mirage.runtime.executable import Executable
 from tests.compiler.passes.running import after, assert_equal
 
@@ -126,36 +126,36 @@ def compiled(of: Module) -> Executable:
 def test_halves_run_side_by_side(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The two have no call in common, and are measured where there are more threads than halves."""
     monkeypatch.setenv("MIRAGE_NUM_THREADS", threads)
-    modes: list[bool] = []
-    together = SideBySide._together
+    loops: list[LaunchedLoop] = []
+    init = LaunchedLoop.__init__
 
-    def noted(self: SideBySide) -> bool:
-        assert len(self.parts) == 2
-        modes.append(together(self))
-        return modes[-1]
+    def noted(self: LaunchedLoop, *args: Any) -> None:
+        init(self, *args)
+        loops.append(self)
 
-    monkeypatch.setattr(SideBySide, "_together", noted)
+    monkeypatch.setattr(LaunchedLoop, "__init__", noted)
     run = compiled(module())
     for b in (1, 4, 0, 30):
         for _ in range(8):
             got = run(*arrays(b))
             assert_equal(tuple(got), run_module(module(), arrays(b)), 1e-5)
-    assert len(modes) == 24
-    assert {"1": {False}, "2": {True}}.get(threads, {False, True}) == set(modes)
+    assert len(loops) == 3
+    for loop in loops:
+        assert len(loop.parts) == 2
+        apart, together = loop._args.calls
+        assert apart + together >= 8
+        assert {"1": not together, "2": not apart}.get(threads, apart >= 3 and together >= 3)
 
 
 def test_what_fails_in_one_half_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     run = compiled(module())
-    run(*arrays())
-    failing: list[Any] = []
 
-    def ended(self: LaunchedRounds) -> int:
-        failing.append(self)
+    def failing(self: LaunchedLoop, first: int, end: int) -> int:
         self._args.failed = 1
-        return int(len(failing) == 2)
+        self.parts[1]._args.failed = 1
+        return 1
 
-    monkeypatch.setattr(LaunchedRounds, "ended", ended)
-    monkeypatch.setattr(SideBySide, "_together", lambda self: True)
+    monkeypatch.setattr(LaunchedLoop, "_some", failing)
     with pytest.raises(Exception, match="memory") as caught:
         run(*arrays())
     assert any("backward" in note or "forward" in note or "body" in note for note in getattr(caught.value, "__notes__", [""]))

@@ -68,7 +68,7 @@ def test_orders_panels_and_gates_again_and_again(
     assert launch is not None
     out[...] = np.nan
     rounds = LaunchedRounds([[(launch, range(len(inputs) + 1))]] * 3, np.zeros((), np.int64), len(inputs) + 1)
-    rounds.begin([address(a) if isinstance(a, np.ndarray) else 0 for a in (*inputs, out)], None)
+    rounds.tensors[:] = [address(a) if isinstance(a, np.ndarray) else 0 for a in (*inputs, out)]
     assert not rounds.some(0, 3)
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
 

@@ -189,7 +189,7 @@ def test_products_that_are_made_again_and_again(case: Any, room: int, monkeypatc
     assert prepare_matmul([a.astype("float64") for a in inputs], [out], **options) is None
     if launch is not None:
         rounds = LaunchedRounds([[(launch, range(len(inputs) + 1))]] * 3, np.zeros((), np.int64), len(inputs) + 1)
-        rounds.begin([address(a) for a in (*inputs, out)], None)
+        rounds.tensors[:] = [address(a) for a in (*inputs, out)]
         assert not rounds.some(0, 3)
         np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)
         inputs[0].flat[0] = np.nan
@@ -226,7 +226,7 @@ def test_contractions(case: Any) -> None:
     if launch is not None:
         out[...] = np.nan
         rounds = LaunchedRounds([[(launch, range(3))]], np.zeros((), np.int64), 3)
-        rounds.begin([address(a) for a in (x, w, out)], None)
+        rounds.tensors[:] = [address(a) for a in (x, w, out)]
         assert not rounds.some(0, 1)
         np.testing.assert_array_equal(out, wanted)
 

@@ -43,7 +43,9 @@ def launched(launch: Launch | None, tensors: list[np.ndarray]) -> None:
     rounds = LaunchedRounds([[(launch, range(len(tensors)))]], np.zeros((), np.int64), len(tensors))
     rounds.tensors[:] = [address(a) for a in tensors]
     if rounds.run_first() is not None:
-        raise rounds.error()
+        error = rounds.error()
+        assert error is not None
+        raise error
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -85,7 +85,7 @@ def test_every_form(shape: tuple[int, ...], left: tuple[int, ...], added: Any, r
         out[...] = np.nan
         tensors = [x, w, x, *summands, out]
         rounds = LaunchedRounds([[(launch, range(len(tensors)))]] * 3, np.zeros((), np.int64), len(tensors))
-        rounds.begin([address(a) for a in tensors], None)
+        rounds.tensors[:] = [address(a) for a in tensors]
         assert not rounds.some(0, 3)
         np.testing.assert_allclose(out, wanted, rtol=0, atol=1e-5)
 
