@@ -33,7 +33,7 @@ class LoopInLine:
 def loop_in_line(
     i: vm.Loop, step: Step, make: Steps, layout: FrameLayout, code: Sequence[vm.Instruction]
 ) -> LoopInLine | None:
-    """A loop, with its `step`, among the `code` of a function with this layout, which gets registers for what the loop leaves. None
+    """A loop, with its `step`, among the `code` of a function with this layout, which gets registers for what it leaves. None
     for one that stays a step of its own.
     """
     callee, many = make.callees[i.body], len(i.carried)
