@@ -373,8 +373,7 @@ int mi_convolution(
     p.most = !p.large ? ROWS : p.depth < MANY ? p.depth : MANY;
     const ptrdiff_t lines = form == TILES ? of_tiles : p.most + p.part;
     if (direct) {
-        const size_t laid = (size_t)mi_direct_elements(&p.band) * sizeof(mi_real) + (size_t)p.depth * sizeof(ptrdiff_t);
-        return run(cell_of_rows, &p, c->groups * p.tiles * p.parts, n_threads, laid);
+        return run(cell_of_rows, &p, c->groups * p.tiles * p.parts, n_threads, mi_direct_bytes(&p.band, p.depth));
     }
     const size_t bytes = (size_t)lines * COLUMNS * sizeof(mi_real);
     return run(form == TILES ? cell_of_tiles : cell, &p, c->groups * p.tiles * p.parts, n_threads, bytes);

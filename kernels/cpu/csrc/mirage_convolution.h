@@ -174,13 +174,28 @@ static void mi_lay_out_rows(
     }
 }
 
-#define MI_APART 4 /* elements of a window's row that are laid out together, by steps of as many */
+#define MI_APART 4 /* steps that places lie apart, at most, where the elements between them are laid out together */
 
-/* `count` elements of a window's row from `tap` on, at most MI_APART, in all channels, where places lie MI_APART apart: what is read
- * is in one piece, of which each row gets what belongs to its element. */
-static void mi_lay_out_apart(
-    const mi_windows *c, const mi_real *x, const mi_run_of_places *runs, int n_runs, ptrdiff_t tap, int count, ptrdiff_t width,
-    mi_real blank, mi_real *to)
+/* own[k] is every S-th lane, from lane k on, of S vectors as one; S is 1, 2 or 4. */
+MI_INLINE void mi_every(const int S, const mi_vec *v, mi_vec *own)
+{
+    mi_vec halves[MI_APART];
+    MI_UNROLL for (int k = 0; k < S; k++)
+    {
+        halves[k] = S == 4 ? mi_every_second(k / 2, v[k % 2 * 2], v[k % 2 * 2 + 1]) : v[k];
+    }
+    MI_UNROLL for (int k = 0; k < S; k++)
+    {
+        own[k] = S == 1 ? halves[0] : S == 2 ? mi_every_second(k, halves[0], halves[1])
+                                             : mi_every_second(k / 2, halves[k % 2 * 2], halves[k % 2 * 2 + 1]);
+    }
+}
+
+/* `count` elements of a window's row from `tap` on, at most S, in all channels, where places lie S apart, which is 2 or 4: what is
+ * read is in one piece, of which each row gets what belongs to its element. */
+MI_INLINE void mi_lay_out_apart(
+    const int S, const mi_windows *c, const mi_real *x, const mi_run_of_places *runs, int n_runs, ptrdiff_t tap, int count,
+    ptrdiff_t width, mi_real blank, mi_real *to)
 {
     const ptrdiff_t plane = c->in[0] * c->in[1] * c->in[2], element = c->channels * width;
     mi_segments whole, part;
@@ -188,7 +203,7 @@ static void mi_lay_out_apart(
     pieces.strides[2] = 1;
     for (int r = 0; r < n_runs; r++) {
         mi_run_of_places run = runs[r];
-        run.i2 *= MI_APART, run.count = (run.count - 1) * MI_APART + count;
+        run.i2 *= S, run.count = (run.count - 1) * S + count;
         mi_find_segments(&pieces, &run, 1, tap, &whole);
         const int complete = whole.covered == run.count;
         for (ptrdiff_t t = 0; t < count && !complete; t++) {
@@ -197,25 +212,27 @@ static void mi_lay_out_apart(
             for (ptrdiff_t k = 0; k < c->channels; k++, row += width) {
                 for (ptrdiff_t i = 0; i < runs[r].count; i++) row[i] = blank;
                 if (!part.found) continue;
-                mi_copy_every(row + (part.each->to - runs[r].to), x + k * plane + part.each->from, MI_APART, part.each->count);
+                mi_copy_every(row + (part.each->to - runs[r].to), x + k * plane + part.each->from, S, part.each->count);
             }
         }
-        for (ptrdiff_t k = 0; k < c->channels && complete; k++) {
-            const mi_real *from = x + k * plane + whole.each->from;
-            for (ptrdiff_t i = 0; i < runs[r].count; i += MI_W) {
-                const int n = runs[r].count - i < MI_W ? (int)(runs[r].count - i) : MI_W;
-                mi_vec v[MI_APART], halves[MI_APART];
-                MI_UNROLL for (int j = 0; j < MI_APART; j++)
+        for (ptrdiff_t i = 0; i < runs[r].count && complete; i += MI_W) {
+            const int n = runs[r].count - i < MI_W ? (int)(runs[r].count - i) : MI_W;
+            const mi_mask stored = mi_mask_n(n);
+            const mi_real *from = x + whole.each->from + i * S;
+            mi_real *row = to + runs[r].to + i;
+            mi_mask read[MI_APART];
+            MI_UNROLL for (int j = 0; j < S; j++)
+            {
+                const int left = (n - 1) * S + count - j * MI_W;
+                read[j] = mi_mask_n(left < 0 ? 0 : left < MI_W ? left : MI_W);
+            }
+            for (ptrdiff_t k = 0; k < c->channels; k++, from += plane, row += width) {
+                mi_vec v[MI_APART], own[MI_APART];
+                MI_UNROLL for (int j = 0; j < S; j++) v[j] = mi_load_mask(from + j * MI_W, read[j]);
+                mi_every(S, v, own);
+                MI_UNROLL for (int j = 0; j < S; j++)
                 {
-                    const int left = (n - 1) * MI_APART + count - j * MI_W;
-                    v[j] = left <= 0 ? (mi_vec){0} : mi_load_n(from + i * MI_APART + j * MI_W, left < MI_W ? left : MI_W);
-                }
-                MI_UNROLL for (int j = 0; j < MI_APART; j++) halves[j] = mi_every_second(j / 2, v[j % 2 * 2], v[j % 2 * 2 + 1]);
-                MI_UNROLL for (int j = 0; j < MI_APART; j++)
-                {
-                    if (j >= count) break;
-                    const mi_vec own = mi_every_second(j / 2, halves[j % 2 * 2], halves[j % 2 * 2 + 1]);
-                    mi_store_n(to + j * element + k * width + runs[r].to + i, own, n);
+                    if (j < count) mi_store_mask(row + j * element, own[j], stored);
                 }
             }
         }
@@ -228,13 +245,14 @@ static void mi_lay_out_panel(
     ptrdiff_t width, mi_real blank, mi_real *to)
 {
     const ptrdiff_t end = row + rows;
-    const int apart = c->strides[2] == MI_APART && c->gaps[2] == 1;
+    const ptrdiff_t step = c->strides[2], apart = c->gaps[2] == 1 && (step == 2 || step == MI_APART) ? step : 0;
     mi_segments segments;
     while (row < end) {
         const ptrdiff_t tap = row / c->channels, next = (tap + 1) * c->channels, stop = next < end ? next : end;
-        const ptrdiff_t of_row = tap % c->kernel[2], left = c->kernel[2] - of_row, count = left < MI_APART ? left : MI_APART;
-        if (apart && of_row % MI_APART == 0 && tap * c->channels == row && row + count * c->channels <= end) {
-            mi_lay_out_apart(c, x, runs, n_runs, tap, (int)count, width, blank, to);
+        const ptrdiff_t of_row = tap % c->kernel[2], left = c->kernel[2] - of_row, count = left < step ? left : step;
+        if (apart && of_row % step == 0 && tap * c->channels == row && row + count * c->channels <= end) {
+            if (step == 2) mi_lay_out_apart(2, c, x, runs, n_runs, tap, (int)count, width, blank, to);
+            else mi_lay_out_apart(MI_APART, c, x, runs, n_runs, tap, (int)count, width, blank, to);
             to += count * c->channels * width, row += count * c->channels;
             continue;
         }

@@ -16,7 +16,7 @@
 #define MI_DIRECT_ROWS 3               /* of a cell: at least, as cells read some rows again, and at most */
 #define MI_DIRECT_MOST_ROWS 12
 #define MI_DIRECT_LAID 6               /* products of vectors in the time that it takes to lay out one */
-#define MI_DIRECT_FEW (12 * 1024)      /* elements that nearly fit the first one */
+#define MI_DIRECT_FEW (16 * 1024)      /* elements that nearly fit the first one */
 #define MI_DIRECT_ELEMENTS (20 * 1024) /* of what a cell lays out, at most: for more channels, panels cost little */
 
 /* How a cell lays out channels. */
@@ -27,38 +27,24 @@ typedef struct {
     ptrdiff_t of_row;              /* vectors of sums of each row, or 0 where they go on from row to row */
 } mi_direct_band;
 
-/* Lanes of a vector of sums that are places of one row, and where these are in the result. */
+/* The lanes of a vector of sums that are places, the first `count` of `lanes`, and where these are in the result, in one piece, as
+ * one row's places follow those of the row before. */
 typedef struct {
-    int lane, lanes;
+    mi_int lanes[MI_W];
+    int count;
     ptrdiff_t to;
-} mi_direct_run;
+} mi_direct_places;
 
 typedef struct {
     ptrdiff_t k;
     const mi_real *w, *y;
-    const ptrdiff_t *taps;                          /* where an element of the windows begins */
-    ptrdiff_t from[MI_BLOCK_VECTORS];                /* vectors in y */
-    const mi_direct_run *runs[MI_BLOCK_VECTORS + 1]; /* of each, up to those of the next */
+    const ptrdiff_t *taps;           /* where an element of the windows begins */
+    ptrdiff_t from[MI_BLOCK_VECTORS]; /* vectors in y */
+    const mi_direct_places *places;   /* of each */
     int rows;
-    ptrdiff_t os, output; /* elements between outputs of the result; the first output */
+    ptrdiff_t os, output, first; /* elements between outputs of the result; the first output, and its number among the cell's */
     const struct mi_finish *finish;
 } mi_direct;
-
-/* A vector of sums of output i. */
-MI_INLINE void mi_direct_store(
-    const mi_direct *d, const mi_output *own, mi_vec sum, const mi_direct_run *run, const mi_direct_run *end, int i)
-{
-    if (run < end && !run->lane) {
-        mi_store_sums(d->finish, own, sum, d->output + i, run->to + i * d->os, run->lanes);
-        run++;
-    }
-    if (run == end) return;
-    mi_real kept[MI_W];
-    mi_store(kept, sum);
-    for (; run < end; run++) {
-        mi_store_sums(d->finish, own, mi_load_n(kept + run->lane, run->lanes), d->output + i, run->to + i * d->os, run->lanes);
-    }
-}
 
 /* MR outputs by NV vectors of sums; MR and NV are constants, so the sums live in registers. */
 MI_INLINE void mi_direct_sums(const int MR, const int NV, const mi_direct *d)
@@ -86,7 +72,9 @@ MI_INLINE void mi_direct_sums(const int MR, const int NV, const mi_direct *d)
         const mi_output own = mi_output_of(d->finish, d->output + i);
         MI_UNROLL for (int j = 0; j < NV; j++)
         {
-            mi_direct_store(d, &own, sum[i * NV + j], d->runs[j], d->runs[j + 1], i);
+            const mi_direct_places *p = d->places + j;
+            const mi_vec kept = mi_permute(sum[i * NV + j], p->lanes);
+            mi_store_sums(d->finish, &own, kept, d->output + i, p->to + (d->first + i) * d->os, p->count);
         }
     }
 }
@@ -149,6 +137,13 @@ static mi_direct_band mi_direct_band_of(const mi_windows *c, ptrdiff_t n_threads
 /* Elements that a cell lays out; vectors read some of behind them. */
 MI_INLINE ptrdiff_t mi_direct_elements(const mi_direct_band *d) { return d->c.channels * d->plane + 2 * MI_W; }
 
+/* Bytes of a cell: of these, of where elements of windows of so many begin, and of where sums go. */
+MI_INLINE size_t mi_direct_bytes(const mi_direct_band *d, ptrdiff_t depth)
+{
+    const size_t places = (size_t)mi_direct_vectors(d, d->band) * sizeof(mi_direct_places);
+    return (size_t)mi_direct_elements(d) * sizeof(mi_real) + (size_t)depth * sizeof(ptrdiff_t) + places;
+}
+
 /* Whether windows overlap, a cell's part of all channels fits, and sums between rows cost less than panels would, which take longer
  * to lay out the farther places are apart. */
 MI_INLINE int mi_is_direct(const mi_direct_band *d)
@@ -172,22 +167,15 @@ MI_INLINE void mi_direct_lay_row(
             for (int i = 0; i < S * MI_W; i++) edge[i] = at + i >= 0 && i < left ? from[i] : 0;
             from = edge, left = S * MI_W;
         }
-        mi_vec v[4] = {{0}}, halves[4];
+        mi_vec v[MI_APART] = {{0}}, own[MI_APART];
         MI_UNROLL for (int k = 0; k < S; k++, left -= MI_W)
         {
             if (left >= MI_W) v[k] = mi_load(from + k * MI_W);
             else if (left > 0) v[k] = mi_load_n(from + k * MI_W, (int)left);
         }
-        MI_UNROLL for (int k = 0; k < S; k++)
-        {
-            halves[k] = S == 4 ? mi_every_second(k / 2, v[k % 2 * 2], v[k % 2 * 2 + 1]) : v[k];
-        }
-        MI_UNROLL for (int k = 0; k < S; k++)
-        {
-            const mi_vec own = S == 1 ? halves[0] : S == 2 ? mi_every_second(k, v[0], v[1])
-                                                           : mi_every_second(k / 2, halves[k % 2 * 2], halves[k % 2 * 2 + 1]);
-            mi_store_n(to + k * step + j, own, room < MI_W ? (int)room : MI_W);
-        }
+        mi_every(S, v, own);
+        const mi_mask stored = mi_mask_n(room < MI_W ? (int)room : MI_W);
+        MI_UNROLL for (int k = 0; k < S; k++) mi_store_mask(to + k * step + j, own[k], stored);
     }
 }
 
@@ -217,19 +205,20 @@ static void mi_direct_lay_out(const mi_direct_band *d, const mi_real *x, ptrdiff
     }
 }
 
-/* The runs of a vector whose first lane is `at`, counted as rows are laid out, of `rows` rows of places that begin at `to`: of one
+/* The places of a vector whose first lane is `at`, counted as rows are laid out, of `rows` rows of places that begin at `to`: of one
  * row, where each has vectors of its own. */
-MI_INLINE mi_direct_run *mi_direct_runs(const mi_direct_band *d, ptrdiff_t at, ptrdiff_t rows, ptrdiff_t to, mi_direct_run *run)
+MI_INLINE mi_direct_places mi_direct_places_of(const mi_direct_band *d, ptrdiff_t at, ptrdiff_t rows, ptrdiff_t to)
 {
     const ptrdiff_t places = d->c.places[2];
+    mi_direct_places p = {.count = 0};
     ptrdiff_t i = at / d->length, j = at % d->length;
     const ptrdiff_t end = d->of_row ? i + 1 : rows;
-    for (ptrdiff_t lane = 0; lane < MI_W && i < end; i++, j = 0) {
-        const ptrdiff_t left = MI_W - lane, here = places - j < left ? places - j : left;
-        if (here > 0) *run++ = (mi_direct_run){(int)lane, (int)here, to + i * places + j};
-        lane += d->length - j;
+    p.to = to + i * places + (j < places ? j : places);
+    for (int lane = 0; lane < MI_W && i < end; lane++) {
+        if (j < places) p.lanes[p.count++] = lane;
+        if (++j == d->length) j = 0, i++;
     }
-    return run;
+    return p;
 }
 
 /* `outputs` outputs from `first` on, in `group`, of rows from i1 on of plane i0 of an image; `w` are their weights, packed. */
@@ -261,18 +250,15 @@ static void mi_direct_cell(
     const ptrdiff_t output = group * c->outputs + first, positions = c->places[0] * c->places[1] * c->places[2];
     const ptrdiff_t whole = (image * c->groups * c->outputs + output) * positions + (i0 * c->places[1] + i1) * c->places[2];
     mi_direct d = {.k = depth, .y = laid, .taps = taps, .os = positions, .finish = c->finish};
-    mi_direct_run runs[MI_BLOCK_VECTORS * MI_W];
+    mi_direct_places *places = (mi_direct_places *)(taps + depth);
+    for (ptrdiff_t v = 0; v < vectors; v++) places[v] = mi_direct_places_of(band, mi_direct_from(band, v), rows, whole);
     for (ptrdiff_t o = 0; o < outputs;) {
         const ptrdiff_t more = outputs - o, mr = mi_output_rows(more);
-        d.w = w + o * depth, d.rows = (int)(more < mr ? more : mr), d.output = output + o;
+        d.w = w + o * depth, d.rows = (int)(more < mr ? more : mr), d.output = output + o, d.first = o;
         for (ptrdiff_t v = 0; v < vectors;) {
             const ptrdiff_t rest = vectors - v, nv = rest == 4 ? 2 : rest < MI_BLOCK_VECTORS ? rest : MI_BLOCK_VECTORS;
-            mi_direct_run *run = runs;
-            for (ptrdiff_t j = 0; j < nv; j++) {
-                d.runs[j] = run, d.from[j] = mi_direct_from(band, v + j);
-                run = mi_direct_runs(band, d.from[j], rows, whole + o * positions, run);
-            }
-            d.runs[nv] = run;
+            for (ptrdiff_t j = 0; j < nv; j++) d.from[j] = mi_direct_from(band, v + j);
+            d.places = places + v;
             mi_direct_blocks[mr == 8 ? 3 : mr == 4 ? 2 : mr == 2][nv - 1](&d);
             v += nv;
         }

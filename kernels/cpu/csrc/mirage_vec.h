@@ -204,6 +204,18 @@ MI_INLINE mi_vec mi_every_second(const int FROM, mi_vec a, mi_vec b)
     return __builtin_shufflevector(a, b, MI_LANES(MI_EVERY_SECOND_, 0));
 }
 
+/* Lane i is lane from[i] of v, each from 0 to MI_W - 1. */
+MI_INLINE mi_vec mi_permute(mi_vec v, const mi_int *from)
+{
+#if defined(__clang__)
+    mi_vec r;
+    MI_UNROLL for (int i = 0; i < MI_W; i++) r[i] = v[from[i]];
+    return r;
+#else
+    return __builtin_shuffle(v, (mi_ivec)mi_load((const mi_real *)from));
+#endif
+}
+
 /* Lane i from p[2 * i] for i < n; nothing behind the last of them is read. */
 MI_INLINE mi_vec mi_load_second_n(const mi_real *p, int n)
 {

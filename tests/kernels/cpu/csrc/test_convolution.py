@@ -134,6 +134,9 @@ int main(int argc, char **argv)
         /* by steps of 4: elements that are laid out together, with and without zeros around, and those that are left */
         {2, 1, 3, 5, 1, 18, 90, 1, 5, 8, 1, 4, 21, 1, 4, 4, 1, 1, 1, 0, 0, 0},
         {1, 2, 40, 6, 1, 9, 38, 1, 3, 11, 1, 3, 9, 1, 3, 4, 1, 1, 1, 0, 2, 4},
+        /* by steps of 2, as many, of several images, with a row's last element by itself, and with zeros around */
+        {3, 1, 32, 40, 1, 20, 20, 1, 4, 4, 1, 9, 9, 1, 2, 2, 1, 1, 1, 0, 0, 0},
+        {2, 1, 24, 33, 1, 9, 70, 1, 3, 5, 1, 5, 35, 1, 2, 2, 1, 1, 1, 0, 1, 2},
         /* tiles, whole and in part, of several images; more channels and outputs than are laid out and summed at a time */
         {2, 1, 17, 18, 1, 9, 13, 1, 3, 3, 1, 9, 13, 1, 1, 1, 1, 1, 1, 0, 1, 1},
         {1, 2, 16, 24, 1, 10, 40, 1, 3, 3, 1, 12, 39, 1, 1, 1, 1, 1, 1, 0, 2, 0},
