@@ -263,10 +263,11 @@ class _Lowering:
         return is_view(b.value, b.var.annotation) and b.var not in self.copied
 
     def _view(self, b: Binding) -> Step:
-        (given,), annotation = atoms(b.value), b.var.annotation
+        given, annotation = atoms(b.value)[0], b.var.annotation
         assert isinstance(annotation, TensorType)
         of = self.viewed[b.var] = self.viewed.get(given, given)
-        if b.var in self.read:
+        is_check = isinstance(b.value, nodes.OpCall) and b.value.op == "reshape_to"
+        if b.var in self.read or is_check:
             self.code[-1].append(vm.Reshape(self._register(b.var.name), self._value(of), annotation.shape, where=b.where))
         return Step(views=((b.var.name, self._names([of])),))
 

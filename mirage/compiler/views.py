@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mirage.ir.annotations import Annotation
-from mirage.ir.graph.nodes import Binding, Constant, Expr, Function, MakeTuple, OpCall, PackedCall, Var
+from mirage.ir.graph.nodes import Binding, Constant, Expr, Function, MakeTuple, OpCall, PackedCall, ShapeValue, Var
 from mirage.ir.graph.traverse import variables
 from mirage.ir.types import TensorType
 
@@ -16,6 +16,9 @@ def is_view(value: Expr, annotation: Annotation) -> bool:
         return False
     if value.op == "reshape":
         return True
+    if value.op == "reshape_to":
+        # the run looks whether there are as many elements
+        return isinstance(value.args[1], ShapeValue) and isinstance(value.args[0].annotation, TensorType)
     if value.op != "transpose":
         return False
     # dims of one element may be anywhere
