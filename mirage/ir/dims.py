@@ -27,6 +27,7 @@ from mirage.ir.dim_values import solve as solve
 from mirage.ir.dim_values import symbols_of as symbols_of
 from mirage.ir.dim_values import value_at as value_at
 from mirage.ir.polynomials import divide as divide
+from mirage.ir.trees import expression
 
 Dim: TypeAlias = sympy.Expr
 DimLike: TypeAlias = int | str | sympy.Expr
@@ -162,7 +163,7 @@ def _parse(text: str, where: str) -> Dim:
     if len(text) > _MAX_TEXT:
         raise DimError(f"{where}: dim text of {len(text)} characters; write a dim in at most {_MAX_TEXT}")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = expression(text.strip())
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise DimError(f"{where}: cannot read {text!r}; write an integer, a name or a product such as '4*n'") from None
     try:

@@ -26,6 +26,7 @@ from mirage.ir.annotations import (
 )
 from mirage.ir.data import RESERVED
 from mirage.ir.dims import Dim, to_dim
+from mirage.ir.trees import statements
 from mirage.ir.types import ELEMENTS, TensorType, check_dtype
 
 
@@ -34,7 +35,7 @@ def parse_statements(text: str, most: int) -> list[ast.stmt]:
     if len(text) > most:
         raise ParseError(f"program text of {len(text)} characters; at most {most} are parsed")
     try:
-        return ast.parse(text).body
+        return statements(text)
     except SyntaxError as e:
         raise ParseError(f"line {e.lineno or 1}: {e.msg}; expected Python syntax") from None
     except (ValueError, MemoryError, RecursionError):

@@ -11,6 +11,7 @@ from mirage.ir.axes import AxisDims, AxisInput, AxisOutput
 from mirage.ir.moves import Move, Moves
 from mirage.ir.operator import REDUCTIONS, Level, get_operator
 from mirage.ir.syntax import at, expected, parse_statements, read_attribute, read_dim, read_dtype
+from mirage.ir.trees import expression
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role, partial_axis
 from mirage.mugraph.text import dims_text, map_text, part_names
 from mirage.mugraph.validate import validate
@@ -306,7 +307,7 @@ class _GraphReader:
                 expected(s, "what is computed from accumulated values after the loop, not in it")
         for node, name, text in self.claims:
             follows = text(self._graph)
-            if _plainly(node) != _plainly(ast.parse(follows, mode="eval").body):
+            if _plainly(node) != _plainly(expression(follows)):
                 expected(node, f"{name}{follows}, which follows from the grid, the loop and the dims")
         for inner in self.inner:
             inner.check_claims()

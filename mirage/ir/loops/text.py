@@ -45,6 +45,7 @@ from mirage.ir.loops.scalars import (
     Unary,
 )
 from mirage.ir.loops.traverse import walk
+from mirage.ir.trees import expression
 
 #: an expression as deep as this is given a name: Python reads no text that is nested without bound
 _DEEPEST = 16
@@ -133,7 +134,7 @@ class _Printer:
             case Const():
                 return _literal(n) if n.dtype == "bool" else _call(n.dtype, _literal(n))
             case Size():
-                return ast.Name(n.dim.name) if n.dim.is_Symbol else _call("dim", _parsed(dim_text(n.dim)))
+                return ast.Name(n.dim.name) if n.dim.is_Symbol else _call("dim", expression(dim_text(n.dim)))
             case Loop():
                 return ast.Name(n.name)
             case Read():
@@ -142,7 +143,7 @@ class _Printer:
                     ast.Name(n.tensor), at[0] if len(at) == 1 else ast.Tuple(at, ast.Load()), ast.Load()
                 )
             case Checked():
-                return _call("checked", index(n.index), _parsed(dim_text(n.extent)), ast.Constant(n.where))
+                return _call("checked", index(n.index), expression(dim_text(n.extent)), ast.Constant(n.where))
             case Unary():
                 return ast.UnaryOp(ast.USub() if n.op == "neg" else ast.Not(), done[n.x])
             case Binary():
@@ -166,8 +167,6 @@ def _call(name: str, *args: ast.expr) -> ast.expr:
     return ast.Call(ast.Name(name), list(args), [])
 
 
-def _parsed(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
 
 
 def _number(value: Fraction) -> ast.expr:
