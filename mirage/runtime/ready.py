@@ -87,13 +87,12 @@ class Ready:
         #: arguments that must share no memory with others: they are written sooner, or others read later, than the body says
         alone = written if any(e.of == "args" for e in self._each.values()) else set[int]()
         rounds = [LaunchedRounds(m, i, tensors) for m, i in zip(made, indexes, strict=True)]
-        self._loop = LaunchedLoop(rounds, [a.nbytes for a in args[1:]], alone)
-        self._addresses = [*map(address, self._tensors[1:]), *(0 for _ in self._numbers)]
         #: what is another tensor in each round, what holds their addresses, and which call these are of
         self._items = (Item * max(len(self._numbers), 1))()
         self._lists: list[Any] = []
         self._placed: tuple[int, ...] | None = None
-        self._loop.have(self._items)
+        self._loop = LaunchedLoop(rounds, [a.nbytes for a in args[1:]], alone, self._items)
+        self._addresses = [*map(address, self._tensors[1:]), *(0 for _ in self._numbers)]
         self._passing = any(e.of in ("items", "kept") for e in self._numbers)
         self._terms = sorted({r for e in self._numbers for r, _ in e.position.terms})
         # those of a call live no longer than it

@@ -260,10 +260,12 @@ class LaunchedLoop:
 
     `parts` have the loop's tensors at the same places, but for the index, which is the first, and of each part's own. Behind it
     are those that the loop is `given`, of so many bytes each; of these, those at the places `alone` may share no memory with
-    others. One call at a time. Raises as `LaunchedRounds`.
+    others. `items` say where what is another tensor in each round is. One call at a time. Raises as `LaunchedRounds`.
     """
 
-    def __init__(self, parts: Sequence[LaunchedRounds], given: Sequence[int], alone: Collection[int]) -> None:
+    def __init__(
+        self, parts: Sequence[LaunchedRounds], given: Sequence[int], alone: Collection[int], items: ctypes.Array[Item]
+    ) -> None:
         self.parts = tuple(parts)
         self._of = (ctypes.c_void_p * len(parts))(*(ctypes.addressof(p._args) for p in parts))
         self._given = (_Given * max(len(given), 1))(*(_Given(n, k in alone) for k, n in enumerate(given, 1)))
@@ -273,6 +275,7 @@ class LaunchedLoop:
         self._pool, self._threads = ctypes.c_void_p(run_address()), num_threads()
         for p in parts:
             p.tensors[0] = address(p.index)
+            p._args.items = ctypes.addressof(items)
 
     def run(self, count: int, addresses: Sequence[int]) -> int:
         """Make so many rounds, with all tensors but the index at these addresses; 0, or why not: SHARED, or a launch's status."""
@@ -283,11 +286,6 @@ class LaunchedLoop:
     def _some(self, first: int, end: int) -> int:
         found: int = self._run(self._reference, first, end, self._pool, self._threads)
         return found
-
-    def have(self, items: ctypes.Array[Item]) -> None:
-        """Launches find what is another tensor in each round here."""
-        for p in self.parts:
-            p._args.items = ctypes.addressof(items)
 
     @property
     def seconds(self) -> float:
