@@ -363,6 +363,8 @@ int mi_convolution(
     const int direct = form == WINDOWS && mi_is_direct(&p.band);
     p.tiles = direct ? c->batch * c->places[0] * p.band.bands : (p.columns + p.width - 1) / p.width;
     p.parts = form == TILES ? (c->outputs + MOST - 1) / MOST : 1;
+    /* no thread is idle, even where that is more to lay out */
+    while (c->groups * p.tiles * p.parts < n_threads && c->outputs / (p.parts + 1) >= MI_BLOCK_ROWS) p.parts++;
     while (c->groups * p.tiles * p.parts < wanted && c->outputs / (p.parts + 1) >= least) p.parts++;
     p.part = (c->outputs + p.parts - 1) / p.parts;
     p.part = (p.part + MI_BLOCK_ROWS - 1) / MI_BLOCK_ROWS * MI_BLOCK_ROWS;
