@@ -317,14 +317,18 @@ class Ready:
         return self._loop.launch(count, self._addresses[self._given - 1 :], left, self._error, self)
 
     def _result(self, root: int, args: Sequence[Any], last: int) -> Result:
-        """What a register holds after the round of number `last`."""
+        """Where what a register holds after the round of number `last` is."""
+        array, within = self._last(root, args, last)
+        at = address(array)
+        return Result(within, 0, at - address(args[within]), array.nbytes) if within else Result(0, at, 0, array.nbytes)
+
+    def _last(self, root: int, args: Sequence[Any], last: int) -> tuple[np.ndarray, int]:
+        """The tensor in a register after the round of number `last`, and the number of the argument that it is in, or 0."""
         if root < self._body.parameters:
-            return Result(root, 0, 0, args[root].nbytes)
+            return args[root], root
         if (each := self._each.get(root)) is not None:
-            row = args[each.number].strides[0]
-            return Result(each.number, 0, row * (self._first(each, args) + last * each.position.step), row)
-        array, _ = self._tensor(root, last % 2)
-        return Result(0, address(array), 0, array.nbytes)
+            return args[each.number][self._first(each, args) + last * each.position.step, ...], each.number
+        return self._tensor(root, last % 2)[0], 0
 
     def _place_rows(self, args: Sequence[Any], count: int, items: Items, kept: Sequence[np.ndarray]) -> bool:
         """Have launches find what each round has another tensor of; False where that is not as the body says."""
@@ -356,14 +360,10 @@ class Ready:
         return each.position.first(lambda r: self._scalar(r, args))
 
     def _field(self, root: int, like: np.ndarray, args: Sequence[Any], last: int) -> np.ndarray:
-        """What a register holds after the round of number `last`."""
-        if root < self._body.parameters:
-            return args[root].reshape(like.shape)  # type: ignore[no-any-return]
-        if (each := self._each.get(root)) is not None:
-            at = self._first(each, args) + last * each.position.step
-            return args[each.number][at].reshape(like.shape).copy()  # type: ignore[no-any-return]
-        array, _ = self._tensor(root, last % 2)
-        return (array.copy() if self._apart or root in self._body.fresh else array).reshape(like.shape)
+        """What a register holds after the round of number `last`, for the caller."""
+        array, within = self._last(root, args, last)
+        stays = root < self._body.parameters or not (within or self._apart or root in self._body.fresh)
+        return (array if stays else array.copy()).reshape(like.shape)
 
 
 def _is_integer(x: Any) -> bool:

@@ -66,12 +66,10 @@ class Rounds:
         self, entry: Entry, args: Sequence[Any], carried: int, count: int, results: Mapping[int, int]
     ) -> Launch | None:
         """The rounds as a launch, of a loop that has run with such arguments before; see `Ready.launch`."""
-        free = self._ready.get(entry)
+        free = self._ready.get(entry) or []
         try:
-            ready = free.pop() if free is not None else None
+            ready = free.pop()
         except IndexError:
-            return None
-        if free is None or ready is None:
             return None
         launch = ready.launch(args, count, results)
         if launch is None:

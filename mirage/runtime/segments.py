@@ -155,9 +155,9 @@ class Segment:
         """The segment prepared for what registers hold now; tensors that are the same in every call are made no more."""
         fixed, before = set(frame.fixed), []
         for s in self._before:
-            of = _same_of(s.at)
-            if of is not None and fixed.issuperset(of):
-                out = vars(s.at)["out"]
+            moved = _as_moved(s.at)
+            if moved and fixed.issuperset(moved[1]):
+                out = moved[0]
                 fixed.add(out)
                 frame.registers[out] = registers[out]
             else:
@@ -216,15 +216,15 @@ def _kind(call: LaunchedCall, registers: Sequence[Any], frame: Frame) -> object:
     return call.dims(frame.slots), [(a.shape, a.dtype) if isinstance(a, np.ndarray) else None for a in given]
 
 
-def _same_of(i: vm.Instruction) -> Sequence[int] | None:
-    """The registers of which an instruction that only moves values gives the same again, if it does."""
+def _as_moved(i: vm.Instruction) -> tuple[int, Sequence[int]] | None:
+    """The register that an instruction writes, and those that its value is made of, if it only moves these."""
     match i:
-        case vm.Reshape(_, value) | vm.GetItem(_, value):
-            return (value,)
-        case vm.MakeTuple(_, items):
-            return items
-        case vm.CallPacked(_, _, args):
-            return args[:1]
+        case vm.Reshape(out, value) | vm.GetItem(out, value):
+            return out, (value,)
+        case vm.MakeTuple(out, items):
+            return out, items
+        case vm.CallPacked(out, _, args):
+            return out, args[:1]
     return None
 
 
