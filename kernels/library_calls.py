@@ -229,6 +229,8 @@ class Planner:
             return self.matmul(args[0], args[1], n.reduce)
         if n.op == "sum":
             return self.reduce(np.add, args[0], n.reduce)
+        if n.op == "max":
+            return self.reduce(np.maximum, args[0], n.reduce, initial=-np.inf)
         if n.op == "concat":
             return self.concat(n, args)
         op = get_operator(n.op)

@@ -246,6 +246,9 @@ class Closure:
         for over in self.vocabulary.sums:
             if set(over) <= set(v.axes):
                 self._apply("sum", (), (v,), over)
+        for over in self.vocabulary.maxima:
+            if set(over) <= set(v.axes):
+                self._apply("max", (), (v,), over)
         if self.vocabulary is self.stages[0]:
             self._extend_parts(v)
         self._extend_binary(v, earlier)
@@ -261,6 +264,11 @@ class Closure:
             elif self._joinable(v):
                 self._accumulate(v, "concat")
         self._concats(v)
+
+    def _partial(self, v: Value) -> bool:
+        """Whether a value is a sum over a part of an axis only."""
+        iterations = any(f"{a}.loop" in v.form.free and a not in v.axes for a in self.plan.loops)
+        return iterations or bool(self.partials(v.form))
 
     def _joinable(self, v: Value) -> bool:
         """Whether tiles of a value may be joined; not of one whose maximum grows, as each time all before are rescaled."""
@@ -410,6 +418,9 @@ class Closure:
             return None
         bound = self._bound_parts(op, attrs, over, after)
         self.stats.checks += 1
+        if op == "max" and self._partial(operands[0]):
+            self._drop("maximum of a part", op, operands, over)
+            return None
         if not own and op in self.vocabulary.inside:
             axes = {a for u in operands for a in u.axes}
             if not any(axes == set(u.axes) for u in operands):

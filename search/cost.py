@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage.ir.axes import AxisProgram
-from mirage.ir.operator import PRODUCTS, Elementwise, get_operator
+from mirage.ir.operator import FOLDS, PRODUCTS, Elementwise, get_operator
 from mirage.kernels.cpu.processor import CPU_RATES
 from mirage.kernels.target import Rates
 
@@ -246,7 +246,7 @@ def matmul_ns(x: Sequence[str], y: Sequence[str]) -> float:
 
 
 def _element_ns(op: str) -> float:
-    if op in ("sum", "accumulator", "concat"):
+    if op in (*FOLDS, "accumulator", "concat"):
         return SUM_NS
     definition = get_operator(op)
     assert isinstance(definition, Elementwise)

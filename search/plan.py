@@ -26,9 +26,10 @@ class KernelPlan:
 
 
 def dividable(program: AxisProgram) -> tuple[str, ...]:
-    """Axes that a kernel may loop over: those that are reduced, and not joined by a concat."""
-    joined = {a for n in program.nodes if n.joined for a in (n.joined[0], *n.joined[1])}
-    return tuple(a for a in program.reduction_axes() if a not in joined)
+    """Axes that a kernel may loop over: those that are summed, and not joined by a concat or reduced by a maximum."""
+    whole = {a for n in program.nodes if n.joined for a in (n.joined[0], *n.joined[1])}
+    whole.update(a for n in program.nodes if n.op == "max" for a in n.reduce)
+    return tuple(a for a in program.reduction_axes() if a not in whole)
 
 
 def axis_parts(program: AxisProgram) -> Mapping[str, tuple[str, ...]]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from mirage.ir.axes import AxisNode, AxisProgram
+from mirage.ir.operator import FOLDS
 from mirage.mugraph.exact import Form
 from mirage.mugraph.graph import partial_axis
 from mirage.search.abstract import Poly
@@ -19,7 +20,7 @@ from mirage.search.plan import KernelPlan
 from mirage.search.steps import Steps
 
 #: operators whose result is new data, not a rearrangement of one element each
-_COMBINING = frozenset({"sum", "matmul", "accumulator", "concat"})
+_COMBINING = frozenset({*FOLDS, "matmul", "accumulator", "concat"})
 _SOURCES = ("input", "constant", "size")
 
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from mirage.ir.axes import AxisNode, AxisProgram
+from mirage.ir.operator import REDUCTIONS
 from mirage.search.abstract import Axis, Constant, Poly
 
 #: attributes of an operator as (name, value) pairs
@@ -32,18 +33,20 @@ class Vocabulary:
     sums: tuple[tuple[str, ...], ...]
     matmuls: tuple[tuple[str, ...], ...]
     concats: tuple[AxisNode, ...]
+    maxima: tuple[tuple[str, ...], ...] = ()
     inside: frozenset[str] = frozenset()
 
     @staticmethod
     def of(program: AxisProgram) -> Vocabulary:
         """The operators of a program."""
-        plain = [n for n in program.nodes if n.op not in ("input", "constant", "size", "sum", "matmul", "concat")]
+        plain = [n for n in program.nodes if n.op not in ("input", "constant", "size", "concat", *REDUCTIONS)]
         return Vocabulary(
             _distinct((n.op, n.attrs) for n in plain if len(n.operands) == 1),
             _distinct((n.op, n.attrs) for n in plain if len(n.operands) == 2),
             _distinct(n.reduce for n in program.nodes if n.op == "sum"),
             _distinct(n.reduce for n in program.nodes if n.op == "matmul"),
             tuple(n for n in program.nodes if n.op == "concat"),
+            _distinct(n.reduce for n in program.nodes if n.op == "max"),
         )
 
     @staticmethod
@@ -65,7 +68,7 @@ class Vocabulary:
         }
         there = {op for op, _ in own.binary}
         more = tuple((op, ()) for op, possible in room.items() if possible and op not in there)
-        reductions = _distinct(n.reduce for n in program.nodes if n.reduce)
+        reductions = _distinct(n.reduce for n in program.nodes if n.reduce and n.op != "max")
         single = [(a,) for over in reductions for a in over]
         return Vocabulary(
             own.unary,
@@ -73,6 +76,7 @@ class Vocabulary:
             _distinct((*own.sums, *reductions, *single)),
             _distinct((*own.matmuls, *reductions, *single)),
             own.concats,
+            own.maxima,
             frozenset(op for op, _ in more if op == "mul"),
         )
 
@@ -83,15 +87,16 @@ class Vocabulary:
         """
         own, all_ = Vocabulary.of(program), Vocabulary.table(program, targets)
         reductions = Vocabulary((), (), _without(all_.sums, own.sums), _without(all_.matmuls, own.matmuls), ())
-        elementwise = Vocabulary((), _without(all_.binary, own.binary), (), (), (), all_.inside)
+        elementwise = Vocabulary((), _without(all_.binary, own.binary), (), (), (), inside=all_.inside)
         return (own, *(v for v in (reductions, elementwise) if v.names))
 
     @property
     def names(self) -> tuple[str, ...]:
         """Its operators, for people."""
+        reductions = ("sum", self.sums), ("matmul", self.matmuls), ("max", self.maxima)
         return (
             *(op for op, _ in (*self.unary, *self.binary)),
-            *(f"{op} over {', '.join(over)}" for op, all_ in (("sum", self.sums), ("matmul", self.matmuls)) for over in all_),
+            *(f"{op} over {', '.join(over)}" for op, all_ in reductions for over in all_),
             *(n.op for n in self.concats),
         )
 

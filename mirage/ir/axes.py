@@ -1,7 +1,7 @@
 """Programs over named axes.
 
 Dims that must be equal are unified into *axes*; a dim is an ordered product of axes (outermost first). Over axes, every
-operator is elementwise, a sum, a matmul (a sum of products) or a concat: reshape, transpose and repeat vanish, and a
+operator is elementwise, a sum, a maximum, a matmul (a sum of products) or a concat: reshape, transpose and repeat vanish, and a
 broadcast or repeated dim is an absent axis. This is the form that is searched, proved and printed as kernels.
 
 No tensor has an axis twice. Where a program uses an argument under several axes, as X @ X.T does, several inputs read
@@ -23,10 +23,11 @@ from mirage.ir.codec import Index, few, short
 from mirage.ir.dims import Dim, is_polynomial
 from mirage.ir.expand import expand
 from mirage.ir.moves import Move, Moves, moves_text
+from mirage.ir.operator import FOLDS, REDUCTIONS
 from mirage.ir.program import AttrItems, Program
 from mirage.ir.reads import Lowered, lower, sources
 from mirage.ir.types import ELEMENTS
-from mirage.ir.unify import Leaf, resolve
+from mirage.ir.unify import Leaf, RawNode, resolve
 
 A = TypeVar("A")
 
@@ -39,8 +40,8 @@ AxisDims: TypeAlias = Annotated[tuple[Names, ...], few]
 class AxisNode:
     """One value over named axes.
 
-    `op` is "input", an elementwise operator, "sum", "matmul" or "concat". `reduce` names the axes summed by a sum or
-    matmul. For a concat, `joined` is (result axis, operand axes in order). `axes` are the axes that the value depends
+    `op` is "input", an elementwise operator, "sum", "max", "matmul" or "concat". `reduce` names the axes that a sum, max or
+    matmul reduces. For a concat, `joined` is (result axis, operand axes in order). `axes` are the axes that the value depends
     on, in the order of the subprogram's table.
     """
 
@@ -130,7 +131,7 @@ class AxisProgram:
         return tuple(a for a in self.axes if a in axes)
 
     def reduction_axes(self) -> tuple[str, ...]:
-        """Axes that some sum or matmul reduces, in the order of the table."""
+        """Axes that some operator reduces, in the order of the table."""
         return self.order({a for n in self.nodes for a in n.reduce})
 
     def output_axes(self) -> tuple[str, ...]:
@@ -221,6 +222,14 @@ class _Finish:
             value = self.add("mul", (value, size), set(self.nodes[value].axes))
         return value
 
+    def check_not_empty(self, absent: Sequence[str], raw: RawNode) -> None:
+        """Raises AxisError where a maximum over axes that the value does not depend on may be one of no elements."""
+        if unknown := [a for a in absent if not self.axes[a].is_positive]:
+            raise AxisError(
+                f"{raw.where + ': ' if raw.where else ''}max: over a dim of size {self.axes[unknown[0]]}, along which its operand is "
+                "the same; take the maximum before it is repeated"
+            )
+
     def input_name(self, argument: str, inputs: Sequence[AxisInput]) -> str:
         """The argument's name for the first input that reads it; for others one that no parameter or input has."""
         if all(x.argument != argument for x in inputs):
@@ -249,14 +258,16 @@ class _Finish:
                 name = self.input_name(argument, inputs)
                 inputs.append(AxisInput(name, dims, argument, tuple(moved), stored if stored != dtype else ""))
                 new.append(self.add("input", (), {a for d in dims for a in d}, attrs=(("name", inputs[-1].name),)))
-            elif raw.op in ("sum", "matmul"):
+            elif raw.op in REDUCTIONS:
                 present = tuple(a for a in reduce if a in below)
                 absent = [a for a in reduce if a not in below]
                 if not present:
-                    v = operands[0] if raw.op == "sum" else self.add("mul", operands, below)
+                    v = operands[0] if raw.op in FOLDS else self.add("mul", operands, below)
                 else:
                     v = self.add(raw.op, operands, below - set(present), reduce=present)
-                new.append(self.times_size(v, absent))
+                if raw.op == "max":
+                    self.check_not_empty(absent, raw)
+                new.append(v if raw.op == "max" else self.times_size(v, absent))
             elif raw.joined is not None:
                 joined = self.name(resolve([raw.joined[0]])[0]), self.named(raw.joined[1])
                 own = (below - set(joined[1])) | {joined[0]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -16,13 +17,42 @@ if TYPE_CHECKING:
     from mirage.ir.arithmetic import Arithmetic
 
 
+@dataclass(frozen=True)
+class _Made:
+    """What a node was made of: an operator, or windows of the windows ... of its result."""
+
+    operator: Operator
+    args: Sequence[int]
+    attrs: Attrs
+    windows: tuple[Attrs, ...] = ()
+
+
 class ExpandingBuilder(ProgramBuilder):
-    """A builder in which composite operators never appear: they are expanded as they are added."""
+    """A builder in which composite operators never appear: they are expanded as they are added.
+
+    Windows of what operators compute become what these compute of windows, where they have a rule for that.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._made: dict[int, _Made] = {}
 
     def op(self, op: str, *inputs: int, where: str = "", **attrs: Any) -> int:
         definition = get_operator(op)
-        result = definition.expand(self, inputs, definition.check_attrs(attrs))
-        return super().op(op, *inputs, where=where, **attrs) if result is None else result
+        checked = definition.check_attrs(attrs)
+        made = _Made(definition, inputs, checked)
+        result = definition.expand(self, inputs, checked)
+        if result is None and op == "windows" and (of := self._made_of(inputs[0])) is not None:
+            made = replace(of, windows=(*of.windows, checked))
+            result = of.operator.of_windows(self, of.args, of.attrs, made.windows)
+        if result is None:
+            return super().op(op, *inputs, where=where, **attrs)
+        self._made.setdefault(result, made)
+        return result
+
+    def _made_of(self, i: int) -> _Made | None:
+        n = self.nodes[i]
+        return self._made.get(i) or (None if n.op == "input" else _Made(get_operator(n.op), n.inputs, n.attr))
 
 
 def expand(program: Program) -> Program:

@@ -221,3 +221,7 @@ POW = register_function(
     written=lambda al, x, p: _number(al, 1) if p == 0 else None,
     backward=lambda al, g, x, y, p: al.mul(g, al.mul(p, al.function(FUNCTIONS["pow"], x, p - 1))) if p else None,
 )  # fmt: skip
+
+# A maximum is, to algebras, OUT_OF_SUM of a sum of INTO_SUM of the elements. Nothing is known of these two, and what is equal for any
+# two functions is equal for maxima: take exp(k x) and log(y) / k, and let k grow.
+INTO_SUM, OUT_OF_SUM = ScalarFunction("into_max", lambda x: x), ScalarFunction("out_of_max", lambda x: x)

@@ -70,6 +70,16 @@ def moved_type(moves: Moves, type: TensorType) -> TensorType:
     return type
 
 
+def last_step(moves: Moves) -> int:
+    """How many elements of a contiguous argument are from one to the next along the last dim of what is read of it, as far as
+    windows say; of what is copied around, it is 1.
+    """
+    step = 1
+    for m in moves:
+        step = step * dict(m.attrs)["strides"][-1] if m.op == "windows" else 1
+    return step
+
+
 def moved(moves: Moves, array: Any, sizes: Mapping[str, int], xp: ArrayModule = np) -> Any:
     """What is read of an array at these sizes (dim symbol -> elements): a view of it, unless zeros are put around it."""
     for m in moves:

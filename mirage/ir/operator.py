@@ -37,6 +37,7 @@ from mirage.ir.annotations import (
 )
 from mirage.ir.arithmetic import Arithmetic, ArrayModule, FloatArithmetic, Floats
 from mirage.ir.dims import Dim, symbol, symbols_of, to_dim
+from mirage.ir.functions import INTO_SUM, OUT_OF_SUM
 from mirage.ir.gradient import Backward, Cotangents, elementwise_gradient
 from mirage.ir.loops.algebra import ScalarAlgebra
 from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands
@@ -323,6 +324,14 @@ class Operator(ABC):
         """For operators defined by other operators: build them and return the result; else None."""
         return None
 
+    def of_windows(
+        self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs, further: Sequence[Attrs]
+    ) -> int | None:
+        """The windows of the windows ... of the result (attributes of `windows` in `further`, in order), computed of windows of
+        the operands; None where there is no such rule.
+        """
+        return None
+
     def gradient(self, b: Backward) -> Cotangents:
         """The cotangents of the operands, from that of the result; those of an operator with an expansion need no rule.
 
@@ -394,6 +403,26 @@ class Elementwise(Operator):
     def gradient(self, b: Backward) -> Cotangents:
         return elementwise_gradient(b, self.define)
 
+    def of_windows(
+        self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs, further: Sequence[Attrs]
+    ) -> int | None:
+        (window,) = further
+        rank = len(window["kernel"])
+        types = [b.type(x) for x in args]
+        space = broadcast_shapes(self.name, types)[-rank:]
+        found: list[int] = []
+        for x, t in zip(args, types, strict=True):
+            if t.rank >= rank and t.shape[-rank:] == space:
+                found.append(b.op("windows", x, **window))
+            elif not all(map(is_one, t.shape[-rank:])):
+                # along one spatial dim only
+                return None
+            elif t.rank > rank:
+                found.append(b.op("reshape", x, shape=(*t.shape, *t.shape[-rank:])))
+            else:
+                found.append(x)
+        return b.op(self.name, *found, **attrs)
+
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
         return low.elementwise(self.name, operands, attrs, out)
 
@@ -404,8 +433,10 @@ class Elementwise(Operator):
 
 #: operators over named axes that sum products: the two operands of each product
 PRODUCTS: Mapping[str, tuple[tuple[int, int], ...]] = {"matmul": ((0, 1),), "concat_matmul": ((0, 2), (1, 3))}
-#: operators over named axes that sum the axes in `reduce`
-REDUCTIONS = frozenset({"sum", *PRODUCTS})
+#: operators over named axes that make one element of all along the axes in `reduce`
+FOLDS = frozenset({"sum", "max"})
+#: those, and the ones that fold products
+REDUCTIONS = frozenset({*FOLDS, *PRODUCTS})
 #: the parts of axes that an operator sums: one set, or one per product of a concat_matmul
 Over = frozenset[str] | tuple[frozenset[str], ...]
 
@@ -433,7 +464,7 @@ def reduced_parts(
 
 
 def read_operator(al: Any, op: str, attrs: Attrs, args: Sequence[Any], over: Over) -> Any:
-    """An axis-level operator (sum, accumulator, matmul, concat_matmul or elementwise) read in a `TensorAlgebra`.
+    """An axis-level operator (sum, max, accumulator, matmul, concat_matmul or elementwise) read in a `TensorAlgebra`.
 
     `over` are the axis parts that it sums: a set, for a concat_matmul one per product.
     """
@@ -443,9 +474,16 @@ def read_operator(al: Any, op: str, attrs: Attrs, args: Sequence[Any], over: Ove
         return fold(al.add, [al.sum(al.mul(args[i], args[j]), parts) for (i, j), parts in products])
     if op in ("sum", "accumulator"):
         return al.sum(args[0], over)
+    if op == "max":
+        return maximum(al, args[0], over)
     definition = get_operator(op)
     assert isinstance(definition, Elementwise)
     return definition.apply(al, args, attrs)
+
+
+def maximum(al: Any, x: Any, over: Any) -> Any:
+    """The largest elements of a value of a `TensorAlgebra` along what it sums over, as it is known to algebras."""
+    return al.function(OUT_OF_SUM, al.sum(al.function(INTO_SUM, x), over))
 
 
 REGISTRY: dict[str, Operator] = {}

@@ -152,10 +152,11 @@ class AxisLowering:
         dims = [*batch, x.dims[-2], y.dims[-1]]
         return self._add(RawNode("matmul", (x.value, y.value), reduce=list(x.dims[-1]), dims=dims))
 
-    def sum(self, x: AxisTensor, axes: Sequence[int], keepdims: bool) -> AxisTensor:
+    def fold(self, op: str, x: AxisTensor, axes: Sequence[int], keepdims: bool) -> AxisTensor:
+        """One element of all along some dims: their sum, or the largest."""
         reduce = [leaf for i in axes for leaf in x.dims[i]]
         dims = [[] if i in axes else d for i, d in enumerate(x.dims) if keepdims or i not in axes]
-        return self._add(RawNode("sum", (x.value,), reduce=reduce, dims=dims))
+        return self._add(RawNode(op, (x.value,), reduce=reduce, dims=dims))
 
     def view(self, x: AxisTensor, dims: Sequence[list[Leaf]]) -> AxisTensor:
         """The same value under other dims."""

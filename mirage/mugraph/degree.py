@@ -22,7 +22,7 @@ from functools import reduce as fold
 
 from mirage.errors import GraphError
 from mirage.ir.functions import LOG
-from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
+from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, maximum, reduced_axes
 from mirage.ir.program import Program
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.scaling import BrokenRule, Degree, DegreeAlgebra, Value, degree_text
@@ -159,6 +159,10 @@ class _Kernel:
             if n.op == "accumulator":
                 _check_stored(x.degree, "accumulates a tensor")
             return algebra.sum(x, axes if n.op == "sum" or n.attr["mode"] == "sum" else ())
+        if n.op == "max":
+            # what scales is rejected: a factor may differ along the axes
+            largest: Value = maximum(algebra, args[0], n.reduce)
+            return largest
         op = get_operator(n.op)
         if not isinstance(op, Elementwise):
             raise GraphError(f"{n.op}: not an operator of a muGraph; expand the program first")

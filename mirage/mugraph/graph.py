@@ -55,7 +55,7 @@ class Ref:
 class Node:
     """One operator of a graph.
 
-    `op` is a registered operator ("matmul", "concat_matmul" and "sum" with the axes they `reduce`, "concat" with
+    `op` is a registered operator ("matmul", "concat_matmul", "sum" and "max" with the axes they `reduce`, "concat" with
     `joined`, elementwise ones), or one of
 
     - "input": attrs `index`: which input of the graph it reads (an input iterator below the kernel level);

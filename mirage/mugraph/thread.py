@@ -1,6 +1,6 @@
 """Thread graphs by rule (paper, section 4.2: thread graphs come from fusion, not from search).
 
-Elementwise chains and sums of a block graph become register-level groups: the nodes of a group share one
+Elementwise chains, sums and maxima of a block graph become register-level groups: the nodes of a group share one
 iteration space, so that values used only inside it are never stored.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mirage.ir.operator import Elementwise, Level, get_operator
+from mirage.ir.operator import FOLDS, Elementwise, Level, get_operator
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 
@@ -24,23 +24,23 @@ def is_elementwise(node: Node) -> bool:
 
 
 def space(graph: Graph, i: int) -> frozenset[str]:
-    """The axes that an elementwise node or sum iterates over."""
+    """The axes that an elementwise node, a sum or a maximum iterates over."""
     n = graph.nodes[i]
     return frozenset(n.axes()) | frozenset(n.reduce)
 
 
 def thread_groups(graph: Graph, barriers: frozenset[int] = frozenset()) -> Groups:
-    """The elementwise nodes and sums of a block graph, maximally fused; every one is in exactly one group.
+    """The elementwise nodes, sums and maxima of a block graph, maximally fused; every one is in exactly one group.
 
     The nodes of a group have one iteration space, run in the same phase (before, in or after the loop), and
-    connect through a value or a common operand. A sum ends a group: nothing in the group reads it. Nodes in
+    connect through a value or a common operand. A sum or maximum ends a group: nothing in the group reads it. Nodes in
     `barriers` read nothing that their group computes. Deterministic: nodes join the first group that fits, in
     topological order.
     """
     groups: list[list[int]] = []
     home: dict[int, int] = {}
     for i, n in enumerate(graph.nodes):
-        if n.op != "sum" and not is_elementwise(n):
+        if n.op not in FOLDS and not is_elementwise(n):
             continue
         candidates = [] if i in barriers else range(len(groups))
         for g in candidates:
@@ -64,10 +64,10 @@ def _fits(graph: Graph, i: int, group: Sequence[int]) -> bool:
     if space(graph, i) != space(graph, first) or _phase(graph, i) != _phase(graph, first):
         return False
     operands = {r.node for r in n.operands}
-    if any(graph.nodes[j].op == "sum" and j in operands for j in group):
+    if any(graph.nodes[j].op in FOLDS and j in operands for j in group):
         return False
-    sums = {graph.nodes[j].reduce for j in group if graph.nodes[j].op == "sum"}
-    if n.op == "sum" and any(set(r) != set(n.reduce) for r in sums):
+    folded = {graph.nodes[j].reduce for j in group if graph.nodes[j].op in FOLDS}
+    if n.op in FOLDS and any(set(r) != set(n.reduce) for r in folded):
         return False
     shared = {r.node for j in group for r in graph.nodes[j].operands if graph.nodes[r.node].axes()}
     return bool(operands & (set(group) | shared))
@@ -108,8 +108,8 @@ def stored(graph: Graph, group: Sequence[int]) -> tuple[int, ...]:
 def construct_threads(graph: Graph, groups: Groups) -> Graph:
     """The block graph in which groups are "graph" nodes that hold a thread graph.
 
-    In a thread graph the axes of the result are parallel, reduced axes are looped over and summed by an
-    accumulator. A graph node has one result: a group that stores several becomes one node per stored value,
+    In a thread graph the axes of the result are parallel, summed axes are looped over and summed by an
+    accumulator, those of a maximum are whole. A graph node has one result: a group that stores several becomes one node per stored value,
     each reading those before.
     """
     parts: list[list[int]] = []
@@ -125,7 +125,7 @@ def construct_threads(graph: Graph, groups: Groups) -> Graph:
         if unit in {tuple(p) for p in parts}:
             inner, reads = _thread_graph(graph, unit)
             nodes.append(Node("graph", tuple(Ref(new[j]) for j in reads), n.dims, graph=inner))
-        elif n.op == "sum" or is_elementwise(n):
+        elif n.op in FOLDS or is_elementwise(n):
             continue  # inside a part
         else:
             refs = tuple(Ref(new[r.node], r.out) for r in n.operands)
@@ -159,7 +159,8 @@ def _thread_graph(graph: Graph, part: Sequence[int]) -> tuple[Graph, list[int]]:
             nodes.append(Node("accumulator", (Ref(len(nodes) - 1),), n.dims, (("mode", "sum"), ("axis", n.reduce[0]))))
         new[i] = len(nodes) - 1
     last = graph.nodes[part[-1]]
-    roles = tuple((a, Role.PARALLEL) for a in last.axes()) + tuple((a, Role.LOOP) for a in last.reduce)
+    reduced = Role.WHOLE if last.op == "max" else Role.LOOP
+    roles = tuple((a, Role.PARALLEL) for a in last.axes()) + tuple((a, reduced) for a in last.reduce)
     return Graph(Level.THREAD, tuple(nodes), (Ref(new[part[-1]]),), roles), reads
 
 

@@ -332,6 +332,10 @@ class _GraphCheck:
         if not axes:
             return axes
         op = get_operator(n.op)
+        if n.op == "max":
+            a = min(axes)
+            how = "it sees only a part of it: make its role whole" if a in still else "sum over it first"
+            self.fail(i, f"takes the maximum over axis {a}, or of a partial sum over it; {how}")
         complete = frozenset(n.reduce) - still
         products = PRODUCTS.get(n.op, ((0,),))
         summed = reduced_axes(n.op, [x.axes for x in args], n.reduce)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mirage.ir.axes import AxisDims, AxisNode, AxisOutput, AxisProgram
-from mirage.ir.operator import PRODUCTS, reduced_axes
+from mirage.ir.operator import FOLDS, PRODUCTS, reduced_axes
 from mirage.ir.program import AttrItems
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref
 from mirage.mugraph.validate import validate
@@ -78,10 +78,10 @@ class _Whole:
                 for (i, j), over in zip(PRODUCTS[n.op], groups, strict=True)
             ]
             return products[0] if len(products) == 1 else self.add("add", tuple(products))
-        if n.op == "sum":
+        if n.op in FOLDS:
             # one part of a split axis: nothing is left to add up
             over = self.order(set(n.reduce))
-            return self.add("sum", tuple(args), reduce=over) if over else args[0]
+            return self.add(n.op, tuple(args), reduce=over) if over else args[0]
         if n.joined is not None:
             self.nodes.append(AxisNode("concat", tuple(args), (), self.order(set(n.axes())), (), n.joined))
             return len(self.nodes) - 1

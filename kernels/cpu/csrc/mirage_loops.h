@@ -196,23 +196,6 @@ MI_INLINE mi_long mi_select_int(mi_ivec m, mi_long a, mi_long b)
     return (wide & a) | (~wide & b);
 }
 
-/* ---- extremes in which NaN stays NaN ---- */
-
-MI_INLINE mi_vec mi_maximum(mi_vec a, mi_vec b) { return mi_select(a != a, a, mi_max(a, b)); }
-MI_INLINE mi_vec mi_minimum(mi_vec a, mi_vec b) { return mi_select(a != a, a, mi_min(a, b)); }
-
-#define MI_EXTREME(name, relation) \
-    MI_INLINE double mi_##name##_double(double a, double b) { return a != a || a relation b ? a : b; } \
-    MI_INLINE float mi_##name##_float(float a, float b) { return a != a || a relation b ? a : b; } \
-    MI_INLINE mi_real mi_h##name(mi_vec v) \
-    { \
-        mi_real r = v[0]; \
-        MI_UNROLL for (int i = 1; i < MI_W; i++) r = r != r || r relation v[i] ? r : v[i]; \
-        return r; \
-    }
-MI_EXTREME(maximum, >)
-MI_EXTREME(minimum, <)
-
 MI_INLINE mi_real mi_hproduct(mi_vec v)
 {
     mi_real r = v[0];

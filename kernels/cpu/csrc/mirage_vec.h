@@ -321,6 +321,25 @@ MI_INLINE mi_vec mi_sum_parts(const mi_vec *v) { return (v[0] + v[1]) + (v[2] + 
 /* NaN in the first operand of mi_max is passed over: no partial maximum is NaN, unless it began so */
 MI_INLINE mi_vec mi_max_parts(const mi_vec *v) { return mi_max(mi_max(v[0], v[1]), mi_max(v[2], v[3])); }
 
+/* ---- extremes in which NaN stays NaN ---- */
+
+MI_INLINE mi_vec mi_maximum(mi_vec a, mi_vec b) { return mi_select(a != a, a, mi_max(a, b)); }
+MI_INLINE mi_vec mi_minimum(mi_vec a, mi_vec b) { return mi_select(a != a, a, mi_min(a, b)); }
+
+#define MI_EXTREME(name, relation) \
+    MI_INLINE double mi_##name##_double(double a, double b) { return a != a || a relation b ? a : b; } \
+    MI_INLINE float mi_##name##_float(float a, float b) { return a != a || a relation b ? a : b; } \
+    MI_INLINE mi_real mi_h##name(mi_vec v) \
+    { \
+        mi_real r = v[0]; \
+        MI_UNROLL for (int i = 1; i < MI_W; i++) r = r != r || r relation v[i] ? r : v[i]; \
+        return r; \
+    }
+MI_EXTREME(maximum, >)
+MI_EXTREME(minimum, <)
+
+MI_INLINE mi_vec mi_maximum_parts(const mi_vec *v) { return mi_maximum(mi_maximum(v[0], v[1]), mi_maximum(v[2], v[3])); }
+
 /* Lane i of the result is the sum of all lanes of v[i]; v[MI_W] is overwritten. */
 MI_INLINE mi_vec mi_hsum_each(mi_vec *v)
 {

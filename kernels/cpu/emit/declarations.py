@@ -106,7 +106,7 @@ class BlockDeclarations(BlockPlan):
         strides = self._strides(tensor, name)
         index = dict(at)
         for k, a in enumerate(tensor.axes):
-            if strides[a] != "1":
+            if not strides[a].isdigit():
                 w.line(f"const long {strides[a]} = args->strides[{tensor.offset + k}];")
             if a not in at and not whole and self.graph.role.get(a) in (Role.PARALLEL, Role.SPLIT):
                 index[a] = f"b_{self.names[a]}"

@@ -1,4 +1,4 @@
-"""Thread graphs as vector code: one loop nest per group of elementwise operators and sums."""
+"""Thread graphs as vector code: one loop nest per group of elementwise operators, sums and maxima."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import prod
 
 import sympy
 
-from mirage.ir.operator import Elementwise, get_operator
+from mirage.ir.operator import FOLDS, Elementwise, get_operator
 from mirage.kernels.cpu.emit.algebra import CAlgebra, FunctionSources
 from mirage.kernels.cpu.emit.hidden import Terms
 from mirage.kernels.cpu.emit.layout import BlockAxes, View
@@ -46,7 +46,7 @@ def plan_group(
 ) -> GroupPlan:
     """Loop order of a group; `units` are the nodes that it reads or stores, with the axes along which they are contiguous."""
     n = graph.nodes[members[0]]
-    reduce = next((graph.nodes[i].reduce for i in members if graph.nodes[i].op == "sum"), ())
+    reduce = next((graph.nodes[i].reduce for i in members if graph.nodes[i].op in FOLDS), ())
     table = [a for a, _ in graph.roles]
     space = sorted({*n.axes(), *n.reduce}, key=table.index)
     votes: dict[str, float] = {}
@@ -56,6 +56,21 @@ def plan_group(
     vector = vector_axis(axes, looping, space, votes)
     outer = tuple(a for a in space if a not in reduce and a != vector)
     return GroupPlan(tuple(members), outer, tuple(a for a in space if a in reduce), vector)
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """C of a fold over vectors: of what it begins, how `{a}` and `{b}` become one, and how a row's partial results do."""
+
+    start: str
+    combine: str
+    row: str
+
+
+_FOLDS = {
+    "sum": _Fold("mi_broadcast(0)", "{a} + {b}", "mi_hsum(mi_sum_parts({a}))"),
+    "max": _Fold("mi_broadcast(-MI_INFINITY)", "mi_maximum({a}, {b})", "mi_hmaximum(mi_maximum_parts({a}))"),
+}
 
 
 class GroupEmitter:
@@ -93,7 +108,7 @@ class GroupEmitter:
         """
         nest = Nest(w, self.axes, looping)
         v, inside = plan.vector, set(plan.members)
-        sums = [i for i in plan.members if self.graph.nodes[i].op == "sum"]
+        folds = {i: _FOLDS[self.graph.nodes[i].op] for i in plan.members if self.graph.nodes[i].op in FOLDS}
         reads: dict[str, View] = {}
         for i in plan.members:
             for r in self.graph.nodes[i].operands:
@@ -110,11 +125,11 @@ class GroupEmitter:
             loads.ready(plan.order, lanes, keep=False)
             for i in plan.members:
                 n = self.graph.nodes[i]
-                if n.op == "sum":
+                if i in folds:
                     value = f"v{n.operands[0].node}"
                     if lanes and v in plan.reduce:
-                        value = f"mi_fill_tail({value}, {lanes}, mi_broadcast(0))"
-                    w.line(f"sum{i}[{part}] += {value};")
+                        value = f"mi_fill_tail({value}, {lanes}, {folds[i].start})"
+                    w.line(f"{n.op}{i}[{part}] = {folds[i].combine.format(a=f'{n.op}{i}[{part}]', b=value)};")
                     continue
                 names = [f"shift{i}_{k}" for k in range(len(shifts.get(i, ())))]
                 text, _ = self.elementwise(n, [f"v{r.node}" for r in n.operands], names, loads.factors)
@@ -124,12 +139,16 @@ class GroupEmitter:
             if fetched is not None:
                 w.line(f"mi_fetch_line({fetched.at(nest.index)}, {fetched.past});")
 
-        def start_sums() -> None:
-            for i in sums:
-                w.line(f"mi_vec sum{i}[MI_PARTS] = {{0}};")
+        def name(i: int) -> str:
+            return f"{self.graph.nodes[i].op}{i}"
 
-        def store_sums(axis: str | None, lanes: str, value: Callable[[int], str]) -> None:
-            for i in sums:
+        def start() -> None:
+            for i, fold in folds.items():
+                w.line(f"mi_vec {name(i)}[MI_PARTS];")
+                w.line(f"MI_UNROLL for (int part = 0; part < MI_PARTS; part++) {name(i)}[part] = {fold.start};")
+
+        def store(axis: str | None, lanes: str, value: Callable[[int], str]) -> None:
+            for i in folds:
                 if i in targets:
                     nest.store(targets[i].view, axis, lanes, value(i), targets[i].accumulate)
 
@@ -138,18 +157,18 @@ class GroupEmitter:
             if not plan.reduce:
                 nest.vectors(v, body)
             elif v is None or v in plan.reduce:
-                start_sums()
+                start()
                 before = [a for a in plan.reduce if a != v]
                 with nest.over(before):
                     loads.ready([*plan.outer, *before])
                     nest.parts(v, body)
-                store_sums(None, "", lambda i: f"mi_broadcast(mi_hsum(mi_sum_parts(sum{i})))")
+                store(None, "", lambda i: f"mi_broadcast({folds[i].row.format(a=name(i))})")
             else:
 
                 def finish(lanes: str, part: str) -> None:
-                    store_sums(v, lanes, lambda i: f"sum{i}[{part}]")
+                    store(v, lanes, lambda i: f"{name(i)}[{part}]")
 
-                nest.columns(v, plan.reduce, start_sums, body, finish)
+                nest.columns(v, plan.reduce, start, body, finish)
 
     def maximum(
         self,

@@ -15,6 +15,7 @@ import sympy
 from mirage.errors import DimError
 from mirage.ir.axes import stored_dtypes
 from mirage.ir.dims import evaluate, symbols_of
+from mirage.ir.moves import last_step
 from mirage.ir.types import DTYPES, ELEMENTS, between_dtype, compute_dtype
 from mirage.kernels.cpu.emit.algebra import FunctionSources
 from mirage.kernels.cpu.emit.block import BlockEmitter
@@ -150,11 +151,11 @@ class Emitter:
                     self.dims[dim] = str(int(dim)) if dim.is_Integer else f"args->sizes[{index}]"
 
     def _tensor(
-        self, axes: tuple[str, ...], dtype: np.dtype, packed: bool = False, result: bool = False
+        self, axes: tuple[str, ...], dtype: np.dtype, packed: bool = False, result: bool = False, step: int = 1
     ) -> Tensor:
         offset = sum(len(t.axes) for t in self.tensors)
         narrow = dtype.name if dtype != self.real else ""
-        self.tensors.append(Tensor(len(self.tensors), offset, axes, packed, narrow, result))
+        self.tensors.append(Tensor(len(self.tensors), offset, axes, packed, narrow, result, step))
         return self.tensors[-1]
 
     def _result(self, r: Ref) -> Tensor:
@@ -182,7 +183,10 @@ class Emitter:
 
     def _plan(self, program: Program, known: dict[int, Companion]) -> None:
         """Give every kernel-level tensor its number, and every run of kernels its stage."""
-        given = [self._tensor(x.axes, t) for x, t in zip(self.mugraph.inputs, self.stored, strict=True)]
+        given = [
+            self._tensor(x.axes, t, step=last_step(x.moved))
+            for x, t in zip(self.mugraph.inputs, self.stored, strict=True)
+        ]
         nodes = self.mugraph.kernel.nodes
         values = {Ref(i): given[n.attr["index"]] for i, n in enumerate(nodes) if n.op == "input"}
         carried: dict[int, tuple[Companion, Tensor]] = {}

@@ -13,7 +13,7 @@ import sympy
 
 from mirage.errors import GraphError, ScheduleError
 from mirage.ir.dims import Dim
-from mirage.ir.operator import PRODUCTS, reduced_axes
+from mirage.ir.operator import FOLDS, PRODUCTS, reduced_axes
 from mirage.ir.types import ELEMENTS
 from mirage.kernels.cpu.emit.algebra import FunctionSources, literal
 from mirage.kernels.cpu.emit.bounds import TileBounds
@@ -35,7 +35,8 @@ VECTOR_BYTES = 64
 
 @dataclass(frozen=True)
 class Tensor:
-    """A kernel-level tensor: its place in the arguments, that of its strides, and its axes; the last has stride 1.
+    """A kernel-level tensor: its place in the arguments, that of its strides, and its axes; the stride of the last is `step`,
+    which is 1 but for windows that are so many places apart.
 
     Of a `packed` one, stored tile after tile of the last axis, so it is within a tile; the stride in the arguments is that
     from tile to tile, per element of the axis. `narrow`: the type that it is stored in, "" where it is that which is computed in;
@@ -48,10 +49,12 @@ class Tensor:
     packed: bool = False
     narrow: str = ""
     result: bool = False
+    step: int = 1
 
     @property
     def unit(self) -> str | None:
-        return self.axes[-1] if self.axes else None
+        """The axis along which it is contiguous."""
+        return self.axes[-1] if self.axes and self.step == 1 else None
 
     @property
     def pointer(self) -> str:
@@ -297,8 +300,8 @@ class BlockPlan:
 
     def _strides(self, tensor: Tensor, name: str, without: set[str] | frozenset[str] = frozenset()) -> dict[str, str]:
         found = {a: f"{name}_{self.names[a]}" for a in tensor.axes if a not in without}
-        if tensor.unit in found:
-            found[str(tensor.unit)] = "1"
+        if tensor.axes and tensor.axes[-1] in found:
+            found[tensor.axes[-1]] = str(tensor.step)
         return found
 
     def _input_view(self, i: int, looping: bool) -> View:
@@ -349,7 +352,7 @@ class BlockPlan:
             n = self.graph.nodes[unit[0]]
             if n.op in ("input", "constant", "size"):
                 continue
-            if n.op == "sum" or is_elementwise(n):
+            if n.op in FOLDS or is_elementwise(n):
                 self._plan_group(unit)
             elif n.op in PRODUCTS:
                 self._plan_matmul(unit[0])
@@ -376,7 +379,7 @@ class BlockPlan:
         plan = self.groups[unit] = self._decided(unit[0], plan)
         for i in kept:
             n = self.graph.nodes[i]
-            if n.op != "sum" or plan.vector in n.axes():
+            if n.op not in FOLDS or plan.vector in n.axes():
                 order = tuple(a for a in plan.order if a in n.axes())
             else:
                 order = self._rows_order(n.axes(), looping)

@@ -14,7 +14,7 @@ import sympy
 from mirage.errors import InputError
 from mirage.ir.axes import AxisDims, argument_places, read_arguments, stored_dtypes
 from mirage.ir.dims import Dim, evaluate
-from mirage.ir.moves import moved, moved_strides
+from mirage.ir.moves import last_step, moved, moved_strides
 from mirage.ir.types import DTYPES
 from mirage.kernels.copies import Copies
 from mirage.kernels.cpu.compile import toolchain
@@ -57,10 +57,12 @@ class _Shape:
     def _shape(self, dims: AxisDims) -> tuple[int, ...]:
         return tuple(prod(self.axes[a] for a in d) for d in dims)
 
-    def axis_strides(self, strides: Strides, dims: AxisDims, order: Sequence[str], itemsize: int) -> list[int] | None:
+    def axis_strides(
+        self, strides: Strides, dims: AxisDims, order: Sequence[str], itemsize: int, last: int = 1
+    ) -> list[int] | None:
         """Strides in elements along these axes of an array with such `strides` (bytes) of elements of so many bytes.
 
-        None if one is no whole number, or the last is not 1.
+        None if one is no whole number, or the last is not `last`.
         """
         if any(self.axes[a] == 0 for d in dims for a in d):
             return [0] * len(order)
@@ -71,9 +73,18 @@ class _Shape:
                 step *= self.axes[a]
         if any(found[a] % itemsize for a in order if self.axes[a] > 1):
             return None
-        if order and self.axes[order[-1]] > 1 and found[order[-1]] != itemsize:
+        if order and self.axes[order[-1]] > 1 and found[order[-1]] != last * itemsize:
             return None
         return [found[a] // itemsize for a in order]
+
+
+def _copy(a: np.ndarray, step: int) -> np.ndarray:
+    """A copy whose elements are so many places apart along the last dim."""
+    if step == 1:
+        return np.ascontiguousarray(a)
+    found = np.empty((*a.shape[:-1], a.shape[-1] * step), a.dtype)[..., ::step]
+    found[...] = a
+    return found
 
 
 class CpuExecutable:
@@ -106,6 +117,8 @@ class CpuExecutable:
         self._places = argument_places(mugraph.inputs)
         #: inputs that read something else than an argument as it is
         self._moved = frozenset(i for i, x in enumerate(mugraph.inputs) if x.moved)
+        #: per input, how far elements along its last dim are apart in C code
+        self._steps = tuple(last_step(x.moved) for x in mugraph.inputs)
         self._in_order = self._places == tuple(range(len(self._places))) and not self._moved
         self._stages: list[tuple[Any, LibraryStage | None]] = self._load(seconds)
         functions = [code for code, _ in self._stages if code is not None]
@@ -451,18 +464,19 @@ class CpuExecutable:
 
     def _fits(self, shape: _Shape, i: int, strides: Strides) -> bool:
         """Whether C code can read an input with these strides, if it reads it at all."""
+        x, size = self.mugraph.inputs[i], self.stored[i].itemsize
         return (
             i not in self.emitted.in_code
-            or shape.axis_strides(strides, self.mugraph.inputs[i].dims, self._order(i), self.stored[i].itemsize) is not None
+            or shape.axis_strides(strides, x.dims, self._order(i), size, self._steps[i]) is not None
         )
 
     def _prepare(
         self, shape: _Shape, arrays: list[np.ndarray], results: list[np.ndarray]
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Contiguous copies of inputs, and contiguous results, where C code cannot use the given ones."""
+        """Copies of inputs, and contiguous results, where C code cannot use the given ones."""
         code = self.emitted.in_code
         inputs = [
-            a if self._fits(shape, i, a.strides) else np.ascontiguousarray(a) for i, a in enumerate(arrays)
+            a if self._fits(shape, i, a.strides) else _copy(a, self._steps[i]) for i, a in enumerate(arrays)
         ]
         outs = list(results)
         for t, k in self._direct.items():
@@ -483,8 +497,8 @@ class CpuExecutable:
                 given = results[k], self.mugraph.outputs[k].dims
             if given is not None:
                 # C code does not look at the strides of what only library calls use
-                size = self.emitted.dtypes[t].itemsize
-                found = shape.axis_strides(*given, axes, size) if t in self.emitted.in_code else [0] * len(axes)
+                size, step = self.emitted.dtypes[t].itemsize, self._steps[t] if t < self.emitted.inputs else 1
+                found = shape.axis_strides(*given, axes, size, step) if t in self.emitted.in_code else [0] * len(axes)
                 assert found is not None
                 strides += found
                 tensors.append(None)

@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
+from mirage.ir.operator import FOLDS, PRODUCTS, Elementwise, get_operator, reduced_axes
 from mirage.ir.types import DTYPES, compute_dtype
 from mirage.kernels.cpu.emit.hidden import mask_axes
 from mirage.kernels.cpu.emit.matmul import (
@@ -224,7 +224,7 @@ def _group(g: Graph, members: Sequence[int]) -> _Group:
     space = tuple(dict.fromkeys((*first.axes(), *first.reduce)))
     # before an exp, a pass finds the maximum that it subtracts
     maxima = sum(g.nodes[i].op == "exp" for i in members)
-    sums = sum(g.nodes[i].op == "sum" for i in members)
+    sums = sum(g.nodes[i].op in FOLDS for i in members)
     depth = g.depth[members[0]]
     return _Group(tuple(members), space, depth, light, heavy, 1 + maxima, sums + maxima, tensors, tuple(nodes), units)
 
@@ -235,8 +235,8 @@ def _stored_in(g: Graph, i: int) -> int:
 
 
 def _flops(n: Node) -> float:
-    """Operations per element of an elementwise operator or a sum."""
-    if n.op == "sum":
+    """Operations per element of an elementwise operator, a sum or a maximum."""
+    if n.op in FOLDS:
         return 1.0
     op = get_operator(n.op)
     assert isinstance(op, Elementwise)

@@ -27,7 +27,7 @@ from mirage.folders import write_whole
 from mirage.ir.axes import AxisDims, AxisNode, AxisProgram
 from mirage.ir.codec import above_zero, decode, encode, read_json
 from mirage.ir.dims import evaluate
-from mirage.ir.operator import Elementwise, get_operator
+from mirage.ir.operator import FOLDS, Elementwise, get_operator
 from mirage.ir.types import ELEMENTS
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.launch import pool
@@ -271,7 +271,7 @@ def _flops_per_point(n: AxisNode) -> int:
     """Operations for each element of a node's result, or for each that it sums."""
     if n.op == "matmul":
         return 2
-    if n.op == "sum":
+    if n.op in FOLDS:
         return 1
     op = get_operator(n.op) if n.op not in ("input", "concat") else None
     return op.flops if isinstance(op, Elementwise) else 0

@@ -180,7 +180,7 @@ class Sum(Operator):
 
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
         (x,) = operands
-        return low.sum(x, normalize_axes(self.name, attrs["axes"], len(x.dims)), attrs["keepdims"])
+        return low.fold(self.name, x, normalize_axes(self.name, attrs["axes"], len(x.dims)), attrs["keepdims"])
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
         return reduce_axes("sum", types[0], normalize_axes(self.name, attrs["axes"], types[0].rank), out)

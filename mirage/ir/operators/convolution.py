@@ -18,7 +18,7 @@ from mirage.ir.graph_operator import wide
 from mirage.ir.loops.program import TensorExpr, operands, reduction
 from mirage.ir.loops.scalars import Scalar, size
 from mirage.ir.operator import FLOATING, Attribute, Attrs, register, same_dtype
-from mirage.ir.operators.sliding import SumOverWindows, apart, element_of, elements, places_of, windows_of
+from mirage.ir.operators.sliding import FoldOfWindows, apart, element_of, elements, places_of, windows_of
 from mirage.ir.program import ProgramBuilder
 from mirage.ir.types import TensorType, is_one, shape_text
 
@@ -28,7 +28,7 @@ _JOINED = 16
 _PATCH_BYTES = 32 << 20
 
 
-class Convolution(SumOverWindows):
+class Convolution(FoldOfWindows):
     """Products of windows with weights, summed: `x[b, groups * c, *space]`, `w[o, c, *kernel]` give `[b, o, *places]`.
 
     Results `o // groups` at a time are those of one group of channels of `x`. Nothing is flipped: a cross-correlation. To the
@@ -67,12 +67,15 @@ class Convolution(SumOverWindows):
         x, w = types
         return x.shape[2:], self._kernel(w)
 
-    def expand(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs) -> int:
+    def of_windows(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs, further: Sequence[Attrs]) -> int:
         x, w = args
         batch, (outputs, channels, *kernel) = b.type(x).shape[0], b.type(w).shape
         groups = sympy.Integer(attrs["groups"])
         sizes = {"kernel": tuple(map(int, kernel)), "strides": attrs["strides"], "dilations": attrs["dilations"]}
-        windows = b.op("windows", x, **sizes)
+        windows = x
+        for window in (sizes, *further):
+            windows = b.op("windows", windows, **window)
+        # with windows of the result, an element of such a window and its place
         places = b.type(windows).shape[2 + len(kernel) :]
         inner, count = to_dim(channels * sympy.prod(kernel)), to_dim(sympy.prod(places))
         lead = () if groups == 1 else (groups,)

@@ -19,8 +19,7 @@ from mirage.ir.loops.scalars import Scalar
 from mirage.ir.operator import NUMERIC, ORDERED, Attrs, register
 from mirage.ir.operators.sliding import (
     WINDOW,
-    OverWindows,
-    SumOverWindows,
+    FoldOfWindows,
     apart,
     element_of,
     elements,
@@ -33,7 +32,7 @@ from mirage.ir.types import TensorType
 
 
 @dataclass(frozen=True, eq=False)
-class Pool(OverWindows):
+class Pool(FoldOfWindows):
     """A reduction over windows of the last dims: `x[..., *space]` gives `[..., *places]`."""
 
     combiner: str = field(default="sum", kw_only=True)
@@ -63,6 +62,12 @@ class Pool(OverWindows):
             found = part if found is None else b.add(found, part)
         return (found,)
 
+    def of_windows(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs, further: Sequence[Attrs]) -> int:
+        lead, (x,) = lead_of(self.name, b.type(args[0]), attrs), args
+        for window in (attrs, *further):
+            x = b.op("windows", x, **window)
+        return b.op(self.combiner, x, axes=tuple(range(lead, lead + len(attrs["kernel"]))))
+
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         x = wide(arrays[0])
         kernel = attrs["kernel"]
@@ -89,15 +94,5 @@ class Pool(OverWindows):
         return reduction(out, [sympy.Integer(k) for k in attrs["kernel"]], self.combiner, element)
 
 
-@dataclass(frozen=True, eq=False)
-class SumPool(Pool, SumOverWindows):
-    """The sums of windows."""
-
-    def expand(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs) -> int:
-        lead = lead_of(self.name, b.type(args[0]), attrs)
-        windows = b.op("windows", *args, **attrs)
-        return b.op("sum", windows, axes=tuple(range(lead, lead + len(attrs["kernel"]))))
-
-
 MAX_POOL = register(Pool("max_pool", 1, 1, WINDOW, takes=ORDERED, combiner="max"))
-SUM_POOL = register(SumPool("sum_pool", 1, 1, WINDOW, takes=NUMERIC, combiner="sum"))
+SUM_POOL = register(Pool("sum_pool", 1, 1, WINDOW, takes=NUMERIC, combiner="sum"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sympy
@@ -15,10 +15,14 @@ from mirage.ir.arithmetic import ArrayModule
 from mirage.ir.gradient import Backward, Cotangents, Emitter
 from mirage.ir.graph_operator import GraphOperator, filled, wide
 from mirage.ir.loops.program import TensorExpr, reduce_axes
-from mirage.ir.operator import FLOATING, NUMERIC, Attribute, Attrs, register
+from mirage.ir.operator import ALL_LEVELS, FLOATING, NUMERIC, Attribute, Attrs, Level, maximum, register
 from mirage.ir.operators.contraction import normalize_axes, normalize_axis, reduced_back, reduced_type
 from mirage.ir.types import TensorType
 from mirage.ir.unknowns import Relation
+
+if TYPE_CHECKING:
+    from mirage.ir.arithmetic import Arithmetic
+    from mirage.ir.unify import AxisLowering, AxisTensor
 
 
 def _least(dtype: np.dtype) -> Any:
@@ -72,6 +76,28 @@ class Reduction(GraphOperator):
         return reduce_axes(self.combiner, types[0], axes, out)
 
 
+@dataclass(frozen=True, eq=False)
+class Maximum(Reduction):
+    """The largest element: also an operator of muGraphs."""
+
+    levels: frozenset[Level] = ALL_LEVELS
+
+    def evaluate(
+        self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
+    ) -> Any:
+        if ar.is_float:
+            return self.compute(ar.xp, args, attrs)
+        (s,) = shapes
+        axes = normalize_axes(self.name, attrs["axes"], len(s))
+        found = maximum(ar, args[0], tuple(a - len(s) for a in axes)) if axes else args[0]
+        kept = tuple(1 if i in axes else n for i, n in enumerate(s) if attrs["keepdims"] or i not in axes)
+        return ar.apply(lambda a: a.reshape(a.shape[: ar.lead] + kept), found)
+
+    def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
+        (x,) = operands
+        return low.fold(self.name, x, normalize_axes(self.name, attrs["axes"], len(x.dims)), attrs["keepdims"])
+
+
 def _prod_back(b: Backward, axes: Sequence[int]) -> Any:
     """The cotangent times the product of all other elements: of those before and those behind, as one may be 0."""
     (x,) = b.types()
@@ -96,15 +122,18 @@ def _prod_back(b: Backward, axes: Sequence[int]) -> Any:
 
 
 def _reduction(
-    name: str, initial: Callable[[np.dtype], Any], takes: frozenset[str] = NUMERIC
+    name: str,
+    initial: Callable[[np.dtype], Any],
+    takes: frozenset[str] = NUMERIC,
+    kind: type[Reduction] = Reduction,
 ) -> Reduction:
     attributes = (Attribute("axes", "ints"), Attribute("keepdims", "bool", False))
-    op = Reduction(name, 1, 1, attributes, takes=takes, combiner=name, initial=initial)
+    op = kind(name, 1, 1, attributes, takes=takes, combiner=name, initial=initial)
     register(op)
     return op
 
 
-MAX = _reduction("max", _least)
+MAX = _reduction("max", _least, kind=Maximum)
 MIN = _reduction("min", _largest)
 PROD = _reduction("prod", lambda dtype: 1)
 ANY = _reduction("any", lambda dtype: False, frozenset({"bool"}))

@@ -119,8 +119,11 @@ class OverWindows(GraphOperator):
 
 
 @dataclass(frozen=True, eq=False)
-class SumOverWindows(OverWindows):
-    """One that is a sum: to the search, as its `expand` says, of what kernels read where it lies."""
+class FoldOfWindows(OverWindows):
+    """One that makes an element of each window: to the search, as its `expand` says, of what kernels read where it lies."""
+
+    def expand(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs) -> int:
+        return self.of_windows(b, args, attrs, ())
 
     def evaluate(
         self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
