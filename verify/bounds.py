@@ -36,7 +36,7 @@ from functools import reduce as fold
 import sympy
 
 from mirage.errors import GraphError
-from mirage.ir.functions import EXP, INTO_SUM, OUT_OF_SUM, ScalarFunction
+from mirage.ir.functions import EXP, MAX_IN, MAX_OUT, ScalarFunction
 from mirage.ir.operator import PRODUCTS, REDUCTIONS, Elementwise, get_operator, reduced_axes
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule, Schedule
@@ -276,14 +276,14 @@ class _Reading:
         if n.op in REDUCTIONS:
             products = [al.mul(args[i], args[j]) for i, j in PRODUCTS.get(n.op, ())] or args
             if n.op == "max":
-                products = [al.function(INTO_SUM, x) for x in args]
+                products = [al.function(MAX_IN, x) for x in args]
             groups = reduced_axes(n.op, axes, n.reduce)
             sums = []
             for x, group in zip(products, groups, strict=True):
                 weight = Quotient(Terms(1, sum(self.weights.get(a, 0) for a in group)))
                 sums.append(al.sum(al.mul(x, weight), group, math.prod(sizes[a] for a in group)))
             total = fold(al.add, sums)
-            return al.function(OUT_OF_SUM, total) if n.op == "max" else total
+            return al.function(MAX_OUT, total) if n.op == "max" else total
         if n.op == "concat":
             # an entry is one of the operands': no more than their sum
             total = args[0]

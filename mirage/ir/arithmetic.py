@@ -15,7 +15,7 @@ import numpy as np
 import sympy
 
 from mirage.ir.dims import evaluate
-from mirage.ir.functions import ScalarFunction
+from mirage.ir.functions import ScalarFunction, largest
 from mirage.ir.types import DTYPES, compute_dtype
 
 A = TypeVar("A")
@@ -70,6 +70,13 @@ class Arithmetic(ABC, Generic[A]):
     @abstractmethod
     def sum(self, x: A, axes: tuple[int, ...]) -> A:
         """Sum over dims (negative indices), which are removed."""
+
+    def max(self, x: A, axes: tuple[int, ...], weighted: Callable[[A], A] = lambda y: y) -> A:
+        """The largest elements along dims (negative indices), which are removed; `weighted` multiplies what is summed by the
+        weights of axes, if they have some.
+        """
+        found: A = largest(self, x, axes, weighted)
+        return found
 
     @abstractmethod
     def zeros(self, shape: Sequence[int]) -> A:
@@ -144,6 +151,12 @@ class FloatArithmetic(Arithmetic[Any]):
 
     def sum(self, x: Any, axes: tuple[int, ...]) -> Any:
         return self.xp.asarray(self.xp.sum(x, axis=axes, dtype=self.dtype))
+
+    def max(self, x: Any, axes: tuple[int, ...], weighted: Callable[[Any], Any] = lambda y: y) -> Any:
+        if x.size:
+            return self.xp.max(x, axis=axes)
+        gone = {a % x.ndim for a in axes}
+        return self.xp.full([n for a, n in enumerate(x.shape) if a not in gone], -np.inf, self.dtype)
 
     def zeros(self, shape: Sequence[int]) -> Any:
         return self.xp.zeros(tuple(shape), dtype=self.dtype)

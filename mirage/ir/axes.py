@@ -226,8 +226,8 @@ class _Finish:
         """Raises AxisError where a maximum over axes that the value does not depend on may be one of no elements."""
         if unknown := [a for a in absent if not self.axes[a].is_positive]:
             raise AxisError(
-                f"{raw.where + ': ' if raw.where else ''}max: over a dim of size {self.axes[unknown[0]]}, along which its operand is "
-                "the same; take the maximum before it is repeated"
+                f"{raw.where + ': ' if raw.where else ''}max: over a dim of size {self.axes[unknown[0]]}, along which its "
+                "operand is the same; take the maximum before it is repeated"
             )
 
     def input_name(self, argument: str, inputs: Sequence[AxisInput]) -> str:

@@ -222,6 +222,11 @@ POW = register_function(
     backward=lambda al, g, x, y, p: al.mul(g, al.mul(p, al.function(FUNCTIONS["pow"], x, p - 1))) if p else None,
 )  # fmt: skip
 
-# A maximum is, to algebras, OUT_OF_SUM of a sum of INTO_SUM of the elements. Nothing is known of these two, and what is equal for any
+# A maximum is, to algebras, MAX_OUT of a sum of MAX_IN of the elements. Nothing is known of these two, and what is equal for any
 # two functions is equal for maxima: take exp(k x) and log(y) / k, and let k grow.
-INTO_SUM, OUT_OF_SUM = ScalarFunction("into_max", lambda x: x), ScalarFunction("out_of_max", lambda x: x)
+MAX_IN, MAX_OUT = ScalarFunction("max_in", lambda x: x), ScalarFunction("max_out", lambda x: x)
+
+
+def largest(al: Any, x: Any, over: Any, weighted: Callable[[Any], Any] = lambda y: y) -> Any:
+    """The maximum of a value of an algebra along what its `sum` takes; `weighted` is applied to what is summed."""
+    return al.function(MAX_OUT, al.sum(weighted(al.function(MAX_IN, x)), over))

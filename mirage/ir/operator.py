@@ -37,7 +37,7 @@ from mirage.ir.annotations import (
 )
 from mirage.ir.arithmetic import Arithmetic, ArrayModule, FloatArithmetic, Floats
 from mirage.ir.dims import Dim, symbol, symbols_of, to_dim
-from mirage.ir.functions import INTO_SUM, OUT_OF_SUM
+from mirage.ir.functions import largest
 from mirage.ir.gradient import Backward, Cotangents, elementwise_gradient
 from mirage.ir.loops.algebra import ScalarAlgebra
 from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands
@@ -406,21 +406,19 @@ class Elementwise(Operator):
     def of_windows(
         self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs, further: Sequence[Attrs]
     ) -> int | None:
-        (window,) = further
-        rank = len(window["kernel"])
-        types = [b.type(x) for x in args]
-        space = broadcast_shapes(self.name, types)[-rank:]
-        found: list[int] = []
-        for x, t in zip(args, types, strict=True):
-            if t.rank >= rank and t.shape[-rank:] == space:
-                found.append(b.op("windows", x, **window))
-            elif not all(map(is_one, t.shape[-rank:])):
-                # along one spatial dim only
-                return None
-            elif t.rank > rank:
-                found.append(b.op("reshape", x, shape=(*t.shape, *t.shape[-rank:])))
-            else:
-                found.append(x)
+        found = list(args)
+        for window in further:
+            rank = len(window["kernel"])
+            types = [b.type(x) for x in found]
+            space = broadcast_shapes(self.name, types)[-rank:]
+            for k, t in enumerate(types):
+                if t.rank >= rank and t.shape[-rank:] == space:
+                    found[k] = b.op("windows", found[k], **window)
+                elif not all(map(is_one, t.shape[-rank:])):
+                    # along one spatial dim only
+                    return None
+                elif t.rank > rank:
+                    found[k] = b.op("reshape", found[k], shape=(*t.shape, *t.shape[-rank:]))
         return b.op(self.name, *found, **attrs)
 
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
@@ -475,15 +473,10 @@ def read_operator(al: Any, op: str, attrs: Attrs, args: Sequence[Any], over: Ove
     if op in ("sum", "accumulator"):
         return al.sum(args[0], over)
     if op == "max":
-        return maximum(al, args[0], over)
+        return largest(al, args[0], over)
     definition = get_operator(op)
     assert isinstance(definition, Elementwise)
     return definition.apply(al, args, attrs)
-
-
-def maximum(al: Any, x: Any, over: Any) -> Any:
-    """The largest elements of a value of a `TensorAlgebra` along what it sums over, as it is known to algebras."""
-    return al.function(OUT_OF_SUM, al.sum(al.function(INTO_SUM, x), over))
 
 
 REGISTRY: dict[str, Operator] = {}

@@ -21,8 +21,8 @@ from functools import partial
 from functools import reduce as fold
 
 from mirage.errors import GraphError
-from mirage.ir.functions import LOG
-from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, maximum, reduced_axes
+from mirage.ir.functions import LOG, largest
+from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
 from mirage.ir.program import Program
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.scaling import BrokenRule, Degree, DegreeAlgebra, Value, degree_text
@@ -161,8 +161,8 @@ class _Kernel:
             return algebra.sum(x, axes if n.op == "sum" or n.attr["mode"] == "sum" else ())
         if n.op == "max":
             # what scales is rejected: a factor may differ along the axes
-            largest: Value = maximum(algebra, args[0], n.reduce)
-            return largest
+            found: Value = largest(algebra, args[0], n.reduce)
+            return found
         op = get_operator(n.op)
         if not isinstance(op, Elementwise):
             raise GraphError(f"{n.op}: not an operator of a muGraph; expand the program first")

@@ -15,8 +15,7 @@ import numpy as np
 from mirage.errors import GraphError
 from mirage.ir.arithmetic import Arithmetic
 from mirage.ir.axes import AxisDims
-from mirage.ir.functions import INTO_SUM, OUT_OF_SUM
-from mirage.ir.operator import PRODUCTS, Elementwise, Level, get_operator, reduced_axes
+from mirage.ir.operator import FOLDS, PRODUCTS, Elementwise, Level, get_operator, reduced_axes
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 
@@ -80,10 +79,15 @@ class NamedOps(Generic[A]):
                 x, y = self.weighted([args[i], args[j]], group, bounds or {})
                 products.append(self.product(x, y, axes))
             return fold(self.add, products)
-        if node.op == "sum":
-            return self.total(args[0], node.reduce, axes, bounds or {})
-        if node.op == "max":
-            return self.maximum(args[0], node.reduce, axes, bounds or {})
+        if node.op in FOLDS:
+            (x,) = args
+            along = tuple(x.axes.index(a) - len(x.axes) for a in node.reduce)
+
+            def weighted(data: A) -> A:
+                return self.weighted([Named(x.axes, data)], node.reduce, bounds or {})[0].data
+
+            found = self.ar.sum(weighted(x.data), along) if node.op == "sum" else self.ar.max(x.data, along, weighted)
+            return Named(axes, self.align(Named(tuple(a for a in x.axes if a not in node.reduce), found), axes))
         if node.op == "concat":
             assert node.joined is not None
             joined, parts = node.joined
@@ -103,25 +107,6 @@ class NamedOps(Generic[A]):
         if not isinstance(op, Elementwise):
             raise GraphError(f"{node.op}: not an operator of a muGraph; expand the program first")
         return Named(axes, op.apply(self.ar, [self.align(x, axes) for x in args], node.attr))
-
-    def total(
-        self, x: Named[A], reduce: Sequence[str], axes: tuple[str, ...], bounds: Mapping[str, tuple[int, int]]
-    ) -> Named[A]:
-        """The sum over these axes, with the others in the order of `axes`."""
-        (x,) = self.weighted([x], reduce, bounds)
-        summed = self.ar.sum(x.data, tuple(x.axes.index(a) - len(x.axes) for a in reduce))
-        return Named(axes, self.align(Named(tuple(a for a in x.axes if a not in reduce), summed), axes))
-
-    def maximum(
-        self, x: Named[A], reduce: Sequence[str], axes: tuple[str, ...], bounds: Mapping[str, tuple[int, int]]
-    ) -> Named[A]:
-        """The largest elements along these axes, in the same order."""
-        if not self.ar.is_float:
-            inside = self.total(Named(x.axes, self.ar.function(INTO_SUM, x.data)), reduce, axes, bounds)
-            return Named(axes, self.ar.function(OUT_OF_SUM, inside.data))
-        along = tuple(x.axes.index(a) for a in reduce)
-        found = self.ar.apply(lambda a: self.ar.xp.max(a, axis=along, initial=-np.inf), x.data)
-        return Named(axes, self.align(Named(tuple(a for a in x.axes if a not in reduce), found), axes))
 
     def weighted(
         self, factors: Sequence[Named[A]], reduce: Sequence[str], bounds: Mapping[str, tuple[int, int]]

@@ -109,8 +109,8 @@ def construct_threads(graph: Graph, groups: Groups) -> Graph:
     """The block graph in which groups are "graph" nodes that hold a thread graph.
 
     In a thread graph the axes of the result are parallel, summed axes are looped over and summed by an
-    accumulator, those of a maximum are whole. A graph node has one result: a group that stores several becomes one node per stored value,
-    each reading those before.
+    accumulator, those of a maximum are whole. A graph node has one result: a group that stores several becomes one
+    node per stored value, each reading those before.
     """
     parts: list[list[int]] = []
     for group in groups:

@@ -12,7 +12,7 @@ import pytest
 
 import mirage as mi
 from mirage.cache import ResultStore
-from mirage.errors import AxisError, InputError, TraceError
+from mirage.errors import AxisError, InputError
 from mirage.ir.axes import to_axes
 from mirage.ir.canonical import canonical_key
 from mirage.ir.interpret import run_reference
@@ -21,12 +21,14 @@ from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.rename import rename_mugraph
+from mirage.mugraph.thread import inline_threads
 from mirage.mugraph.validate import validate
 from mirage.results.cpu.result import Superoptimized
 from mirage.search.generate import generate
 from mirage.search.inputs import random_inputs
 from mirage.search.options import SearchOptions
-from mirage.verify.equivalence import Verifier
+from mirage.verify.equivalence import Verifier, verify_programs
+from mirage.verify.proof import prove_programs
 from tests.api.small import BUDGET
 from tests.kernels.kernels import bound, error
 
@@ -70,7 +72,30 @@ def pooled(x: Any, k: Any, gain: Any) -> Any:
     return mi.mean(mi.reshape(y, ("n", 4, "5*h")), axis=-1)
 
 
-PROGRAMS: Mapping[str, Any] = {f.name: f for f in (padded, grouped, depthwise, averaged, scaled, differences, pooled)}
+@mi.program(
+    x=T("b", 4, "2*h + 2", "2*w + 2"), k=T(8, 4, 3, 3), bias=T(8, 1, 1), constants=["k"],
+    sizes={"small": {"b": 1, "h": 3, "w": 4}},
+)  # fmt: skip
+def max_pooled(x: Any, k: Any, bias: Any) -> Any:
+    return mi.max_pool(mi.relu(mi.convolution(x, k) + bias), (2, 2))
+
+
+@mi.program(x=T("b", 3, "3*n + 1"), k=T(4, 3, 2), sizes={"small": {"b": 2, "n": 5}})
+def mean_of_three(x: Any, k: Any) -> Any:
+    return mi.average_pool(mi.silu(mi.convolution(x, k)), (3,))
+
+
+@mi.program(x=T("m", "n"), sizes={"small": {"m": 5, "n": 40}})
+def largest_is_one(x: Any) -> Any:
+    return x / (mi.max(mi.abs(x), -1, keepdims=True) + 1e-5)
+
+
+PROGRAMS: Mapping[str, Any] = {
+    f.name: f
+    for f in (
+        padded, grouped, depthwise, averaged, scaled, differences, pooled, max_pooled, mean_of_three, largest_is_one,
+    )
+}  # fmt: skip
 
 
 @functools.cache
@@ -209,9 +234,68 @@ def test_dims_of_strides_are_to_be_products() -> None:
         mi.superoptimize(program, sizes={"b": 1, "h": 9}, cache=False)
 
 
-def test_max_pools_are_for_compiled_programs() -> None:
-    with pytest.raises(TraceError, match=r"mirage\.compile"):
-        mi.trace(lambda x: mi.max_pool(x, (2, 2)), x=T("b", 4, 8, 8))
+@pytest.mark.parametrize("name", ["max_pooled", "mean_of_three"])
+def test_pooling_is_found_in_the_kernel_of_its_convolution(name: str) -> None:
+    program, given = PROGRAMS[name].trace(), PROGRAMS[name].sizes["small"]
+    found = generate(to_axes(program), given, SearchOptions(steps=20_000)).graphs
+    whole = [g for g in found if [n.op for n in g.kernel.nodes if n.op not in ("input", "constant", "size")] == ["graph"]]
+    assert whole and all(Verifier(program).admit(g).proof == "proved" for g in whole)
+    fold = "max" if name == "max_pooled" else "sum"
+    blocks = [inline_threads(b) for g in whole if (b := g.kernels[0].graph) is not None]
+    assert all({"matmul", fold} <= {n.op for n in b.nodes} for b in blocks)
+
+
+def test_windows_by_steps_are_read_where_they_lie() -> None:
+    program, fast = max_pooled.trace(), mi.superoptimize(max_pooled, budget=BUDGET, cache=False)
+    rng = np.random.default_rng(0)
+    shapes = (2, 4, 8, 10), (8, 4, 3, 3), (8, 1, 1)
+    x, k, bias = (rng.standard_normal(s, np.float32) for s in shapes)
+    sizes, out = {"b": 2, "h": 3, "w": 4}, np.empty((2, 8, 3, 4), np.float32)
+    (wanted,) = run_reference(program, [x, k, bias], sizes, "float64")
+    # every second column of an array is a copy, in which columns are as far apart as in the argument
+    columns = np.repeat(x, 2, axis=-1)[..., ::2]
+    candidates = [v.candidate for v in fast.versions if v.candidate] or [c for c in fast.graphs if c.make]
+    assert candidates
+    for c in candidates:
+        in_place = c.executable.bind(sizes, [a.strides for a in (x, k, bias, out)])
+        assert in_place is not None or c.executable.packed
+        assert c.executable.bind(sizes, [a.strides for a in (columns, k, bias, out)]) is None
+        for given in (x, columns):
+            (found,) = c.executable([given, k, bias], sizes)
+            assert error([found], [wanted]) < bound("float32")
+
+
+def test_nan_is_the_largest() -> None:
+    fast = mi.superoptimize(max_pooled, budget=BUDGET, cache=False)
+    x = np.zeros((1, 4, 8, 10), np.float32)
+    x[0, 1, 4, 7] = np.nan
+    k, bias = np.ones((8, 4, 3, 3), np.float32), np.zeros((8, 1, 1), np.float32)
+    (wanted,) = run_reference(max_pooled.trace(), [x, k, bias], {"b": 1, "h": 3, "w": 4}, "float64")
+    for c in [v.candidate for v in fast.versions if v.candidate]:
+        (found,) = c.executable([x, k, bias], {"b": 1, "h": 3, "w": 4})
+        assert (np.isnan(found) == np.isnan(wanted)).all() and np.isnan(wanted).any()
+
+
+def test_maxima_are_told_from_others() -> None:
+    def program(make: Callable[[Any], Any]) -> Program:
+        return mi.trace(make, "f", x=T("n", "m"))
+
+    largest = program(lambda x: mi.max(mi.exp(x), 1))
+    same = program(lambda x: mi.max(mi.reshape(mi.exp(x), ("n", "m", 1)), (1, 2)))
+    assert prove_programs(largest, same) == "proved" and verify_programs(largest, same).equal
+    for other in (
+        lambda x: mi.sum(mi.exp(x), 1),
+        lambda x: mi.max(mi.exp(-x), 1),
+        lambda x: -mi.max(-mi.exp(x), 1),
+        lambda x: mi.max(mi.exp(x), 1) * 2,
+    ):
+        assert prove_programs(largest, program(other)) == "not proved"
+        assert not verify_programs(largest, program(other)).equal
+
+
+def test_max_pools_with_what_lies_around_are_for_compiled_programs() -> None:
+    with pytest.raises(AxisError, match="zeros"):
+        to_axes(mi.trace(lambda x: mi.max_pool(x, (2, 2), padding=1), x=T("b", 4, 8, 8)))
 
     @mi.function(x=T("b", 4, 8, "w"))
     def pooled(x: Any) -> Any:

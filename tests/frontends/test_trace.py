@@ -355,5 +355,4 @@ def test_softmaxes_that_are_written_by_hand() -> None:
         e = mi.exp(x - mi.max(x, axis=0, keepdims=True))
         return e / mi.sum(e, axis=1, keepdims=True)
 
-    with pytest.raises(TraceError, match="max cannot be superoptimized"):
-        mi.trace(other_rows, x=mi.tensor("n", "m"))
+    assert "softmax" not in str(mi.trace(other_rows, x=mi.tensor("n", "m")))

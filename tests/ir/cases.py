@@ -131,6 +131,13 @@ CASES = [
         lambda x: x[:, :-1] + x[:, 1:],
         {"kernel": 2, "strides": 1, "dilations": 1},
     ),
+    Case("max", [("b", "n")], lambda x: x.max(1, initial=-np.inf), {"axes": 1, "keepdims": False}),
+    Case(
+        "max_pool",
+        [("b", "n + 1")],
+        lambda x: np.maximum(x[:, :-1], x[:, 1:]),
+        {"kernel": 2, "strides": 1, "dilations": 1},
+    ),
     Case(
         "convolution",
         [("b", 2, "n + 1"), (4, 1, 2)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -116,6 +117,19 @@ def test_a_sum_over_a_repeated_dim_multiplies_by_its_size() -> None:
     p = to_axes(b.finish([b.op("sum", x, axes=(1,))]))
     assert [n.op for n in p.nodes] == ["input", "size", "mul"]
     assert str(p.nodes[1].attr["dim"]) == "n"
+
+
+def maxima(build: Callable[[ProgramBuilder, int], int], *shape: Any) -> AxisProgram:
+    b = ProgramBuilder("f")
+    return to_axes(b.finish([build(b, b.input("x", tensor(*shape)))]))
+
+
+def test_a_maximum_over_a_repeated_dim_is_the_operand() -> None:
+    p = maxima(lambda b, x: b.op("max", b.op("repeat", x, axis=0, times=4), axes=(0,)), 1, "n")
+    assert [n.op for n in p.nodes] == ["input"]
+    with pytest.raises(AxisError, match=r"max: over a dim of size k, along which its operand is the same"):
+        # of no elements it is -inf
+        maxima(lambda b, x: b.op("max", b.op("repeat", x, axis=0, times="k"), axes=(0,)), 1, "n")
 
 
 def test_equal_values_are_computed_once() -> None:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import sliding_window_view
 
 import mirage as mi
 from mirage.errors import AxisError, MirageError, ShapeError
 from mirage.ir.arithmetic import FloatArithmetic
-from mirage.ir.axes import AxisInput, to_axes
+from mirage.ir.axes import AxisInput, read_arguments, to_axes
 from mirage.ir.canonical import canonical_key
 from mirage.ir.codec import decode, encode
 from mirage.ir.dims import symbol
+from mirage.ir.interpret import run_reference
 from mirage.ir.moves import Move, map_moves, moved, moved_in, moved_strides, moved_type, moves_text
+from mirage.ir.program import Program
 from mirage.ir.types import TensorType
+from mirage.mugraph.interpret import run_mugraph
 from mirage.mugraph.parse import parse_mugraph
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.rename import rename_mugraph
+from mirage.mugraph.schedule import Schedule
 from mirage.verify.field import FieldArithmetic, draw
 from mirage.verify.primes import with_primes
 
@@ -164,6 +170,69 @@ def test_windows_of_what_is_computed_are_refused() -> None:
 
     with pytest.raises(AxisError, match=r"pad of what relu computes.*program of its own"):
         to_axes(twice.trace())
+
+
+def by_axes(program: Program, arrays: Sequence[np.ndarray], sizes: Mapping[str, int]) -> np.ndarray:
+    """The result of the form over named axes."""
+    graph = reference_graph(to_axes(program))
+    read = read_arguments(program.name, graph.inputs, list(arrays), lambda moves, a: moved(moves, a, sizes))
+    (found,) = run_mugraph(graph, Schedule(()), read, FloatArithmetic(sizes))
+    return np.asarray(found)
+
+
+def pooled(op: str, stride: int) -> Any:
+    @mi.program(x=mi.tensor("b", 2, "4*h + 1", 5), w=mi.tensor(3, 2, 2, 2), bias=mi.tensor(3, 1, 1))
+    def layer(x: Any, w: Any, bias: Any) -> Any:
+        y = mi.relu(mi.convolution(x, w) + bias)
+        return mi.apply(op, y, kernel=(2, 2), strides=(stride, stride), dilations=(1, 1))
+
+    return layer
+
+
+@pytest.mark.parametrize(("op", "fold"), [("sum_pool", "sum"), ("max_pool", "max")])
+def test_windows_of_what_is_computed_are_computed_of_windows(op: str, fold: str) -> None:
+    program = pooled(op, 2).trace()
+    axes = to_axes(program)
+    assert [n.op for n in axes.nodes if n.op != "input"] == ["matmul", "add", "relu", fold]
+    (windows,) = (x for x in axes.inputs if x.moved)
+    assert [dict(m.attrs)["kernel"] for m in windows.moved] == [(2, 2), (2, 2)]
+    sizes = {"b": 2, "h": 3}
+    rng = np.random.default_rng(0)
+    x, w, bias = arrays = [rng.standard_normal(t.bind(sizes)) for t in program.input_types]
+    places = sliding_window_view(x, (2, 2), (2, 3))  # type: ignore[call-overload]
+    layer = np.maximum(np.einsum("bchwrs,ocrs->bohw", places, w) + bias, 0)
+    each = layer.reshape(2, 3, 6, 2, 2, 2)
+    wanted = each.sum((3, 5)) if fold == "sum" else each.max((3, 5))
+    np.testing.assert_allclose(by_axes(program, arrays, sizes), wanted)
+    np.testing.assert_allclose(run_reference(program, arrays, sizes, "float64")[0], wanted)
+
+
+def test_windows_that_overlap_are_of_arguments_only() -> None:
+    with pytest.raises(AxisError, match=r"windows of what reshape computes.*program of its own"):
+        to_axes(pooled("max_pool", 1).trace())
+
+
+def test_windows_of_what_is_broadcast_along_one_of_their_dims_are_refused() -> None:
+    @mi.program(x=mi.tensor("b", 4, 6), row=mi.tensor(6))
+    def layer(x: Any, row: Any) -> Any:
+        return mi.max_pool(x * row, (2, 2))
+
+    with pytest.raises(AxisError, match=r"windows of what mul computes.*program of its own"):
+        to_axes(layer.trace())
+
+
+def test_windows_of_windows_of_numbers_and_rows() -> None:
+    """What is the same for all places, of any rank, is so for all windows."""
+
+    @mi.program(x=mi.tensor("b", 3, "2*h", 8), gain=mi.tensor(3, 1, 1), one=mi.tensor(1))
+    def layer(x: Any, gain: Any, one: Any) -> Any:
+        return mi.max_pool(mi.max_pool(mi.exp(x * gain) - one * 2, (1, 2)), (2, 2)) * 3
+
+    axes = to_axes(layer.trace())
+    assert [len(n.reduce) for n in axes.nodes if n.op == "max"] == [1, 2]
+    x, gain = np.random.default_rng(0).standard_normal((2, 3, 4, 8)), np.array([[[1.0]], [[-1.0]], [[0.5]]])
+    wanted = (np.exp(x * gain) - 2).reshape(2, 3, 2, 2, 2, 4).max((3, 5)) * 3
+    np.testing.assert_allclose(by_axes(layer.trace(), [x, gain, np.ones(1)], {"b": 2, "h": 2}), wanted)
 
 
 def test_other_values_around_are_refused() -> None:

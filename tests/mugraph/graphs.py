@@ -220,4 +220,24 @@ def library() -> Case:
     return Case(program, as_library(to_axes(program)), Schedule(()), {"m": 3, "n": 7, "k": 5})
 
 
-CASES = {f.__name__: f for f in (flash_attention, flash_decoding, gated, joined, library)}
+def pooled() -> Case:
+    """The largest of 3 columns each of relu(x @ w), in a kernel that loops over the rows of w."""
+    b = ProgramBuilder("pooled")
+    x, w = b.input("x", tensor("m", "k")), b.input("w", tensor("k", "3*n"))
+    y = b.op("relu", b.op("matmul", x, w))
+    program = b.finish([b.op("max", b.op("reshape", y, shape=("m", "n", 3)), axes=(2,))])
+    p = to_axes(program)
+    nodes = [
+        *reads(*(i.dims for i in p.inputs)),
+        node("matmul", (0, 1), ("m", "n", "d3"), reduce=("k",)),
+        accumulate(2, "k", ("m", "n", "d3")),
+        node("relu", (3,), ("m", "n", "d3")),
+        node("max", (4,), ("m", "n"), reduce=("d3",)),
+    ]
+    body = block(nodes, (5,), m=P, k=L, n=P, d3=W)
+    graph = mugraph(p, [kernel(body, (Ref(0), Ref(1)), p.outputs[0].dims)], Ref(2))
+    schedule = Schedule((KernelSchedule((("m", 2), ("k", 4), ("n", 3))),))
+    return Case(program, graph, schedule, {"m": 5, "k": 7, "n": 11})
+
+
+CASES = {f.__name__: f for f in (flash_attention, flash_decoding, gated, joined, library, pooled)}

@@ -151,7 +151,7 @@ BROKEN: dict[str, tuple[MuGraph, str]] = {
     ),
     "reduce on an elementwise operator": (
         mu([node("exp", (2,), ("m",), reduce=("n",))]),
-        "only concat_matmul, matmul, sum reduce axes",
+        "only concat_matmul, matmul, max, sum reduce axes",
     ),
     "joined on a matmul": (mu([replace(MATMUL, joined=("j", ("k", "n")))]), "nothing else has it"),
     "a concat without joined": (mu([node("concat", (2, 2), ("m", "n"))]), "a concat needs it"),
@@ -343,6 +343,18 @@ BROKEN: dict[str, tuple[MuGraph, str]] = {
         "adds up tiles that still have the loop axis k",
     ),
     "an unknown mode": (of_block([MATMUL, accumulate(3, "k", ("m", "n"), "max")], LOOP), "mode 'max'"),
+    "a maximum over an axis that is looped over": (
+        of_block([node("max", (0,), ("m",), reduce=("k",)), accumulate(3, "k", ("m",))], {**LOOP, "n": W}, ("m",)),
+        r"node 3 \(max\): takes the maximum over axis k, .*: make its role whole",
+    ),
+    "a maximum over a split axis": (
+        of_block([node("max", (0,), ("m",), reduce=("k",))], {**SPLIT, "n": W}, ("k.grid", "m")),
+        r"node 3 \(max\): takes the maximum over axis k, .*: make its role whole",
+    ),
+    "a maximum of a partial sum": (
+        of_block([MATMUL, node("max", (3,), ("m",), reduce=("n",)), accumulate(4, "k", ("m",))], {**LOOP, "n": W}, ("m",)),
+        r"node 4 \(max\): takes the maximum over axis k, or of a partial sum over it; sum over it first",
+    ),
     "concatenating what lacks the axis": (
         of_block([MATMUL, accumulate(3, "k", ("m", "n"), "concat")], LOOP),
         "so nothing can be concatenated along it",

@@ -60,17 +60,23 @@ def plan_group(
 
 @dataclass(frozen=True)
 class _Fold:
-    """C of a fold over vectors: of what it begins, how `{a}` and `{b}` become one, and how a row's partial results do."""
+    """C of a fold over vectors: `start` is the statement that makes partial results `{a}` of no elements, `none` what changes no
+    result, `add` the statement that adds `{b}` to one, `row` what all lanes of all of them are.
+    """
 
     start: str
-    combine: str
+    none: str
+    add: str
     row: str
 
 
 _FOLDS = {
-    "sum": _Fold("mi_broadcast(0)", "{a} + {b}", "mi_hsum(mi_sum_parts({a}))"),
-    "max": _Fold("mi_broadcast(-MI_INFINITY)", "mi_maximum({a}, {b})", "mi_hmaximum(mi_maximum_parts({a}))"),
-}
+    "sum": _Fold("{a}[MI_PARTS] = {{0}};", "mi_broadcast(0)", "{a} += {b};", "mi_hsum(mi_sum_parts({a}))"),
+    "max": _Fold(
+        "{a}[MI_PARTS];\nMI_UNROLL for (int part = 0; part < MI_PARTS; part++) {a}[part] = mi_broadcast(-MI_INFINITY);",
+        "mi_broadcast(-MI_INFINITY)", "{a} = mi_maximum({a}, {b});", "mi_hmaximum(mi_maximum_parts({a}))",
+    ),
+}  # fmt: skip
 
 
 class GroupEmitter:
@@ -121,6 +127,9 @@ class GroupEmitter:
         }
         loads = _Loads(nest, reads, v, divisors)
 
+        def name(i: int) -> str:
+            return f"{self.graph.nodes[i].op}{i}"
+
         def body(lanes: str, part: str = "0") -> None:
             loads.ready(plan.order, lanes, keep=False)
             for i in plan.members:
@@ -128,8 +137,8 @@ class GroupEmitter:
                 if i in folds:
                     value = f"v{n.operands[0].node}"
                     if lanes and v in plan.reduce:
-                        value = f"mi_fill_tail({value}, {lanes}, {folds[i].start})"
-                    w.line(f"{n.op}{i}[{part}] = {folds[i].combine.format(a=f'{n.op}{i}[{part}]', b=value)};")
+                        value = f"mi_fill_tail({value}, {lanes}, {folds[i].none})"
+                    w.line(folds[i].add.format(a=f"{name(i)}[{part}]", b=value))
                     continue
                 names = [f"shift{i}_{k}" for k in range(len(shifts.get(i, ())))]
                 text, _ = self.elementwise(n, [f"v{r.node}" for r in n.operands], names, loads.factors)
@@ -139,13 +148,9 @@ class GroupEmitter:
             if fetched is not None:
                 w.line(f"mi_fetch_line({fetched.at(nest.index)}, {fetched.past});")
 
-        def name(i: int) -> str:
-            return f"{self.graph.nodes[i].op}{i}"
-
         def start() -> None:
             for i, fold in folds.items():
-                w.line(f"mi_vec {name(i)}[MI_PARTS];")
-                w.line(f"MI_UNROLL for (int part = 0; part < MI_PARTS; part++) {name(i)}[part] = {fold.start};")
+                w.add(f"mi_vec {fold.start.format(a=name(i))}".split("\n"))
 
         def store(axis: str | None, lanes: str, value: Callable[[int], str]) -> None:
             for i in folds:

@@ -55,6 +55,20 @@ def real_power(x, p):
     return tl.where(x < 0, float("nan"), tl.exp2(p * tl.log2(tl.abs(x))))
 """
 
+#: the larger of two elements, NaN where one is
+NAN_MAX = """\
+@triton.jit
+def nan_max(a, b):
+    return tl.where((a > b) | (a != a), a, b)
+"""
+_ROW_MAXIMUM = f"""\
+{NAN_MAX}
+
+@triton.jit
+def row_maximum(x, axis: tl.constexpr):
+    return tl.reduce(x, axis, nan_max)
+"""
+
 #: the functions that expressions of scalar functions call
 _SOURCES: Mapping[str, str] = {
     "tanh": _TANH,
@@ -69,6 +83,11 @@ class FunctionSources:
 
     def __init__(self) -> None:
         self.sources: dict[str, None] = {}
+
+    def row_maximum(self) -> str:
+        """The name of the function of a tensor and one of its dims that has the largest elements along it."""
+        self.sources.setdefault(_ROW_MAXIMUM)
+        return "row_maximum"
 
     def call(self, fn: ScalarFunction, x: str, params: Sequence[Fraction]) -> str:
         """The expression of fn at x; raises GraphError for a function that Triton code does not have."""

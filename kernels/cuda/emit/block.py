@@ -78,6 +78,8 @@ class BlockEmitter(BlockSums):
             self._product(i, n)
         elif n.op == "sum":
             self._sum(i, n)
+        elif n.op == "max":
+            self._max(i, n)
         elif n.op == "concat":
             self._concat(i, n)
         elif isinstance(get_operator(n.op), Elementwise):

@@ -50,6 +50,17 @@ class BlockSums(BlockMemory):
         v = self._separate(v)
         return Value(f"tl.where({self.mask(need, v.dims)}, {v.text}, 0.0)", v.dims, v.zero | set(need))
 
+    def _max(self, i: int, n: Node) -> None:
+        v = self._separate(self.values[n.operands[0].node])
+        gone = [g for d in v.dims for g in d if set(g.axes) <= set(n.reduce)]
+        text = v.text
+        if need := [g for g in gone if self.masked(g)]:
+            text = f"tl.where({self.mask(need, v.dims)}, {text}, {INFINITE})"
+        dims = self.space.dims({g for d in v.dims for g in d} - set(gone))
+        self.w.line(f"v{i} = {bare(reduced(self.program.functions.row_maximum(), text, v.dims, gone))}")
+        # past the ends of other axes 0 stays 0
+        self.values[i] = Value(f"v{i}", dims, v.zero - set(gone))
+
     def _sum(self, i: int, n: Node) -> None:
         v = self._separate(self.values[n.operands[0].node])
         gone = [g for d in v.dims for g in d if set(g.axes) <= set(n.reduce)]

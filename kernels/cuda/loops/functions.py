@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from mirage.ir import functions as fns
 from mirage.ir.functions import ScalarFunction
-from mirage.kernels.cuda.emit.algebra import GAUSS_TAIL, ROUND, FunctionSources, literal
+from mirage.kernels.cuda.emit.algebra import GAUSS_TAIL, NAN_MAX, ROUND, FunctionSources, literal
 
 #: name -> source of the functions that kernels call by name
 HELPERS: Mapping[str, str] = {
@@ -41,11 +41,7 @@ def to_int64(x):
     inside = (x >= -9223372036854775808.0) & (x < 9223372036854775808.0)
     return tl.where(inside, tl.where(inside, x, x - x).to(tl.int64), tl.full([], -9223372036854775808, tl.int64))
 """,
-    "nan_max": """\
-@triton.jit
-def nan_max(a, b):
-    return tl.where((a > b) | (a != a), a, b)
-""",
+    "nan_max": NAN_MAX,
     "nan_min": """\
 @triton.jit
 def nan_min(a, b):

@@ -67,7 +67,7 @@ class Convolution(FoldOfWindows):
         x, w = types
         return x.shape[2:], self._kernel(w)
 
-    def of_windows(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs, further: Sequence[Attrs]) -> int:
+    def folded(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs, further: Sequence[Attrs]) -> int:
         x, w = args
         batch, (outputs, channels, *kernel) = b.type(x).shape[0], b.type(w).shape
         groups = sympy.Integer(attrs["groups"])

@@ -62,7 +62,7 @@ class Pool(FoldOfWindows):
             found = part if found is None else b.add(found, part)
         return (found,)
 
-    def of_windows(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs, further: Sequence[Attrs]) -> int:
+    def folded(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs, further: Sequence[Attrs]) -> int:
         lead, (x,) = lead_of(self.name, b.type(args[0]), attrs), args
         for window in (attrs, *further):
             x = b.op("windows", x, **window)

@@ -15,7 +15,7 @@ from mirage.ir.arithmetic import ArrayModule
 from mirage.ir.gradient import Backward, Cotangents, Emitter
 from mirage.ir.graph_operator import GraphOperator, filled, wide
 from mirage.ir.loops.program import TensorExpr, reduce_axes
-from mirage.ir.operator import ALL_LEVELS, FLOATING, NUMERIC, Attribute, Attrs, Level, maximum, register
+from mirage.ir.operator import ALL_LEVELS, FLOATING, NUMERIC, Attribute, Attrs, Level, register
 from mirage.ir.operators.contraction import normalize_axes, normalize_axis, reduced_back, reduced_type
 from mirage.ir.types import TensorType
 from mirage.ir.unknowns import Relation
@@ -85,11 +85,9 @@ class Maximum(Reduction):
     def evaluate(
         self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
     ) -> Any:
-        if ar.is_float:
-            return self.compute(ar.xp, args, attrs)
         (s,) = shapes
         axes = normalize_axes(self.name, attrs["axes"], len(s))
-        found = maximum(ar, args[0], tuple(a - len(s) for a in axes)) if axes else args[0]
+        found = ar.max(args[0], tuple(a - len(s) for a in axes)) if axes else args[0]
         kept = tuple(1 if i in axes else n for i, n in enumerate(s) if attrs["keepdims"] or i not in axes)
         return ar.apply(lambda a: a.reshape(a.shape[: ar.lead] + kept), found)
 

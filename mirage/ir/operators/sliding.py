@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 
@@ -21,6 +22,9 @@ from mirage.ir.loops.scalars import Scalar
 from mirage.ir.operator import Attribute, Attrs, register
 from mirage.ir.requirements import AtMost, at_most, needs
 from mirage.ir.types import TensorType, shape_text
+
+if TYPE_CHECKING:
+    from mirage.ir.program import ProgramBuilder
 
 #: how windows lie
 WINDOW = (Attribute("kernel", "ints"), Attribute("strides", "ints"), Attribute("dilations", "ints"))
@@ -118,12 +122,28 @@ class OverWindows(GraphOperator):
         return needs(*(at_most(e, n, f"the window along spatial dim {k} is within the dim") for k, (e, n) in pairs))
 
 
+def _overlap(window: Attrs) -> bool:
+    """Whether an element may be in several windows."""
+    sizes = zip(window["kernel"], window["strides"], window["dilations"], strict=True)
+    return any((k - 1) * d >= s for k, s, d in sizes)
+
+
 @dataclass(frozen=True, eq=False)
 class FoldOfWindows(OverWindows):
     """One that makes an element of each window: to the search, as its `expand` says, of what kernels read where it lies."""
 
+    @abstractmethod
+    def folded(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs, further: Sequence[Attrs]) -> int:
+        """The windows of the windows ... of the result, from the operands."""
+
     def expand(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs) -> int:
-        return self.of_windows(b, args, attrs, ())
+        return self.folded(b, args, attrs, ())
+
+    def of_windows(
+        self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs, further: Sequence[Attrs]
+    ) -> int | None:
+        # what is in several windows would be computed as often
+        return None if any(map(_overlap, further)) else self.folded(b, args, attrs, further)
 
     def evaluate(
         self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
