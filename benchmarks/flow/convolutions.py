@@ -83,6 +83,14 @@ def residual(f: Callable[..., Any], y: Any, x: Any) -> Any:
     return f(y + x)
 
 
+def max_pooled(f: Callable[..., Any], y: Any, x: Any) -> Any:
+    return F.max_pool2d(f(y), 2) if isinstance(y, Tensor) else mi.max_pool(f(y), (2, 2))
+
+
+def average_pooled(f: Callable[..., Any], y: Any, x: Any) -> Any:
+    return F.avg_pool2d(f(y), 2) if isinstance(y, Tensor) else mi.average_pool(f(y), (2, 2))
+
+
 def _layer(
     name: str, inputs: int, outputs: int, kernel: int, side: int, after: Callable[..., Any] = relu, **how: Any
 ) -> Case:
@@ -102,6 +110,8 @@ def _parallel(x: Any, v: Any, a: Any, w: Any, b: Any) -> Any:
 _CASES = (
     _layer("3 by 3", 64, 64, 3, 56, padding=1),
     _layer("with residual", 128, 128, 3, 28, residual, padding=1),
+    _layer("max pooling", 32, 64, 3, 56, max_pooled, padding=1),
+    _layer("average pooling", 32, 64, 3, 56, average_pooled, padding=1),
     _layer("small", 16, 16, 3, 16, padding=1),
     _layer("steps of 2", 64, 128, 3, 56, padding=1, stride=2),
     _layer("first layer", 3, 64, 7, 128, padding=3, stride=2),

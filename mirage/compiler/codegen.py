@@ -170,7 +170,9 @@ def generate(
     # tensors that are only moved, or joined element by element, gain nothing from tiles; loops read parts of them where they are
     moved = lax is not None and any(x.moved for x in lax.axes.inputs)
     operators = {n.op for n in lax.axes.nodes} - {"input"} if lax is not None else set()
-    if lax is not None and not moved and operators - {"concat"} and ("concat" not in operators or operators & REDUCTIONS):
+    # and with a maximum, tiles would hold whole rows
+    tiled = not moved and "max" not in operators
+    if lax is not None and tiled and operators - {"concat"} and ("concat" not in operators or operators & REDUCTIONS):
         sizes = [{s: evaluate(d, h) for s, d in lax.dims.items()} for h in hints]
         most = {s: bounds[str(d)] for s, d in lax.dims.items() if str(d) in bounds}
         kernel = kernels.fused(lax.program, sizes, bounds=most)

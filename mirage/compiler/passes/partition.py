@@ -101,7 +101,7 @@ class _Partitioner:
     ) -> None:
         self.bindings = block.bindings
         #: operators with an axis rule that others compute
-        self.left = {"concat", "sum_pool", *(["convolution"] if on_host else [])}
+        self.left = {"concat", "max", "max_pool", "sum_pool", *(["convolution"] if on_host else [])}
         self.live = live
         self.weights = weights
         self.parameters = parameters
