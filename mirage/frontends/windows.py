@@ -12,6 +12,7 @@ from typing import Any
 
 from mirage.frontends.convolutions import padded, pointwise
 from mirage.frontends.proxy import Proxy, apply, fail, tensor_operand
+from mirage.frontends.trace import ProgramTrace
 
 Sizes = int | Sequence[int]
 Padding = int | Sequence[int | Sequence[int]]
@@ -39,7 +40,8 @@ def convolution(
     rank = w.ndim - 2
     steps, gaps = (_each("convolution", what, n, rank) for what, n in (("strides", strides), ("dilations", dilations)))
     x = _padded("convolution", x, padding, rank, 0)
-    if groups == 1 and all(k == 1 for k in w.shape[2:]) and all(s == 1 for s in steps):
+    whole = not isinstance(x._trace, ProgramTrace)
+    if whole and groups == 1 and all(k == 1 for k in w.shape[2:]) and all(s == 1 for s in steps):
         product: Proxy = pointwise(x, w)
         return product
     return apply("convolution", x, w, strides=steps, dilations=gaps, groups=groups)

@@ -250,9 +250,10 @@ def sources(program: Program) -> dict[int, int]:
             except AxisError as e:
                 raise AxisError(f"{where}{e}") from None
             if of not in found:
+                other = ", or take windows that do not overlap" if n.op == "windows" else ""
                 raise AxisError(
                     f"{where}{n.op} of what {program.nodes[of].op} computes: a kernel reads it of "
-                    "arguments only; compute its operand in a program of its own"
+                    f"arguments only; compute its operand in a program of its own{other}"
                 )
             found[i] = found[of]
     return found

@@ -207,6 +207,19 @@ def test_windows_of_what_is_computed_are_computed_of_windows(op: str, fold: str)
     np.testing.assert_allclose(run_reference(program, arrays, sizes, "float64")[0], wanted)
 
 
+def test_windows_of_one_element_are_the_places() -> None:
+    @mi.program(x=mi.tensor("b", 2, "2*h", 4), w=mi.tensor(3, 2, 1, 1))
+    def layer(x: Any, w: Any) -> Any:
+        return mi.max_pool(mi.convolution(x, w), (2, 2))
+
+    (windows,) = (x for x in to_axes(layer.trace()).inputs if x.moved)
+    assert [dict(m.attrs)["kernel"] for m in windows.moved] == [(2, 2)]
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, 2, 6, 4)), rng.standard_normal((3, 2, 1, 1))
+    wanted = np.einsum("bchw,oc->bohw", x, w[..., 0, 0]).reshape(2, 3, 3, 2, 2, 2).max((3, 5))
+    np.testing.assert_allclose(by_axes(layer.trace(), [x, w], {"b": 2, "h": 3}), wanted)
+
+
 def test_windows_that_overlap_are_of_arguments_only() -> None:
     with pytest.raises(AxisError, match=r"windows of what reshape computes.*program of its own"):
         to_axes(pooled("max_pool", 1).trace())

@@ -128,8 +128,10 @@ class Space:
         by a leap, as what is read twice may do best in the next level of the caches and worse on the way there, or in
         whether rows are padded.
         """
+        packed = {a for _, a in s.packed}
         for a, tile in s.tiles:
-            options = self.tiles[a]
+            # there is nothing to pack along one element
+            options = [t for t in self.tiles[a] if t > 1 or a not in packed]
             steps = {
                 *(t for t in options if t < tile and t * 2 >= tile),
                 *(t for t in options if tile < t <= tile * 2),

@@ -72,11 +72,13 @@ class Convolution(FoldOfWindows):
         batch, (outputs, channels, *kernel) = b.type(x).shape[0], b.type(w).shape
         groups = sympy.Integer(attrs["groups"])
         sizes = {"kernel": tuple(map(int, kernel)), "strides": attrs["strides"], "dilations": attrs["dilations"]}
+        # windows of one element are the places themselves
+        own = [] if all(n == 1 for n in (*kernel, *attrs["strides"])) else [sizes]
         windows = x
-        for window in (sizes, *further):
+        for window in (*own, *further):
             windows = b.op("windows", windows, **window)
         # with windows of the result, an element of such a window and its place
-        places = b.type(windows).shape[2 + len(kernel) :]
+        places = b.type(windows).shape[2 + len(own) * len(kernel) :]
         inner, count = to_dim(channels * sympy.prod(kernel)), to_dim(sympy.prod(places))
         lead = () if groups == 1 else (groups,)
         columns = b.op("reshape", windows, shape=(batch, *lead, inner, count))

@@ -155,3 +155,16 @@ def test_rows_of_whole_pages_may_be_padded() -> None:
         not s.kernels[0].padded and s.kernels[0].tiles == found.kernels[0].tiles for s in scheduler.neighbours(found)
     )
     assert not padded(1000)
+
+
+def test_neighbours_keep_two_elements_of_what_is_packed() -> None:
+    case = gated()
+    sizes = Schedule(()).axis_sizes(case.graph, dict.fromkeys(case.sizes, 16))
+    space = Space(KernelWork.of(case.graph.kernels[0]), sizes, threads=2, lanes=16)
+    schedule = KernelSchedule(tuple((a, 16) for a in space.tiles), (), 16)
+    assert any(s.tile["m"] == 1 for s in space.neighbours(schedule))
+    packed = replace(schedule, packed=((0, "m"),))
+    found = list(space.neighbours(packed))
+    assert found
+    for s in found:
+        Schedule((s,)).check(case.graph)
