@@ -28,7 +28,7 @@ from mirage.folders import private_folder
 from mirage.ir.axes import AxisDims, read_arguments
 from mirage.ir.dims import evaluate
 from mirage.ir.interpret import run_reference
-from mirage.ir.moves import moved
+from mirage.ir.moves import last_step, moved
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.compile import shipped, toolchain
@@ -376,18 +376,24 @@ def as_arm(processor: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Tensor:
-    """The memory of a kernel-level tensor over these axes (dims of several axes are contiguous): NaN, and NaN in gaps."""
+    """The memory of a kernel-level tensor over these axes (dims of several axes are contiguous): NaN, and NaN in gaps. Along
+    the last one, what is between elements that are `step` apart is NaN that may be read.
+    """
 
-    def __init__(self, extents: Sequence[int], strides: Sequence[int], dtype: np.dtype) -> None:
+    def __init__(self, extents: Sequence[int], strides: Sequence[int], dtype: np.dtype, step: int = 1) -> None:
         span = 0 if 0 in extents else 1 + sum((n - 1) * s for n, s in zip(extents, strides, strict=True))
         self.strides = list(strides)
         self.image = np.full(span * dtype.itemsize, 0xFF, np.uint8)
-        self.elements = self._seen(self.image.view(dtype), extents)
+        self.elements = self._seen(self.image.view(dtype), extents, self.strides)
         self.outside = np.ones(span, np.bool_)  # what no element is in
-        self._seen(self.outside, extents)[...] = False
+        self._seen(self.outside, extents, self.strides)[...] = False
+        if step > 1 and span:
+            between = [*extents[:-1], (extents[-1] - 1) * step + 1]
+            self._seen(self.outside, between, [*strides[:-1], 1])[...] = False
 
-    def _seen(self, image: np.ndarray, extents: Sequence[int]) -> np.ndarray:
-        strides = [s * image.itemsize for s in self.strides]
+    @staticmethod
+    def _seen(image: np.ndarray, extents: Sequence[int], steps: Sequence[int]) -> np.ndarray:
+        strides = [s * image.itemsize for s in steps]
         return np.lib.stride_tricks.as_strided(image, extents, strides) if image.size else image.reshape(extents)
 
     def record(self) -> bytes:
@@ -400,10 +406,11 @@ def numbers(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}q", *values)
 
 
-def _strides(dims: AxisDims, extents: Mapping[str, int], itemsize: int, gap: int) -> dict[str, int]:
-    """Strides in elements of axes that are stored in this order, with so many bytes at least after each row."""
+def _strides(dims: AxisDims, extents: Mapping[str, int], itemsize: int, gap: int, step: int) -> dict[str, int]:
+    """Strides in elements of axes that are stored in this order, with so many bytes at least after each row; that of the last one
+    is `step`.
+    """
     found: dict[str, int] = {}
-    step = 1
     for k, d in enumerate(reversed(dims)):
         for a in reversed(d):
             found[a] = step
@@ -509,8 +516,9 @@ class Case:
             dims = stored.get(t, ())
             if [a for d in dims for a in d] != list(axes):
                 dims = tuple((a,) for a in axes)
-            strides = _strides(dims, self.axes, dtype.itemsize, gap)
-            self.tensors.append(Tensor([self.axes[a] for a in axes], [strides[a] for a in axes], dtype))
+            step = last_step(graph.inputs[t].moved) if t < len(graph.inputs) else 1
+            strides = _strides(dims, self.axes, dtype.itemsize, gap, step)
+            self.tensors.append(Tensor([self.axes[a] for a in axes], [strides[a] for a in axes], dtype, step))
         for tensor, array in zip(self.tensors, read, strict=False):
             tensor.elements[...] = array.reshape(tensor.elements.shape)
         self.before = [t.image.copy() for t in self.tensors]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -118,6 +119,22 @@ def test_half_of_a_symmetric_product(build: str) -> None:
     schedule = Schedule((replace(tiles(graph, {"n": 4, "n_2": 7}).kernels[0], halved=("n", "n_2")),))
     cases = [{"n": n, "k": 5} for n in (1, 4, 7, 37)]
     Kernels(p, graph, schedule, {}).check(build, cases, 3 if build == "thread" else 0)
+
+
+@pytest.mark.parametrize("build", ["address", "native"])
+@pytest.mark.parametrize("vector", ["w", "d3"])
+def test_pooling_of_windows_by_steps(vector: str, build: str) -> None:
+    """Vectors along the places of windows, and along what is made of each."""
+
+    def layer(x: Any, k: Any) -> Any:
+        return mi.max_pool(mi.relu(mi.convolution(x, k)), (2, 2))
+
+    p = mi.trace(layer, x=mi.tensor("b", 2, "2*h + 1", "2*w + 1"), k=mi.tensor(3, 2, 2, 2))
+    graph = single_kernel(p)
+    (own,) = tiles(graph, {"w": 5, "h": 2}).kernels
+    cases = [{"b": 2, "h": h, "w": w} for h, w in ((1, 1), (2, 5), (3, 23))]
+    product = next(i for i, n in enumerate(graph.kernels[0].graph.nodes) if n.op == "matmul")  # type: ignore[union-attr]
+    Kernels(p, graph, Schedule((replace(own, vectors=((product, vector),)),)), {}).check(build, cases)
 
 
 def softmax() -> tuple[Kernels, Case]:
