@@ -154,7 +154,7 @@ class FloatArithmetic(Arithmetic[Any]):
 
     def max(self, x: Any, axes: tuple[int, ...], weighted: Callable[[Any], Any] = lambda y: y) -> Any:
         if x.size:
-            return self.xp.max(x, axis=axes)
+            return self.xp.asarray(self.xp.max(x, axis=axes))
         gone = {a % x.ndim for a in axes}
         return self.xp.full([n for a, n in enumerate(x.shape) if a not in gone], -np.inf, self.dtype)
 

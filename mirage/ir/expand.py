@@ -47,7 +47,8 @@ class ExpandingBuilder(ProgramBuilder):
             result = of.operator.of_windows(self, of.args, of.attrs, made.windows)
         if result is None:
             return super().op(op, *inputs, where=where, **attrs)
-        self._made.setdefault(result, made)
+        if type(made.operator).of_windows is not Operator.of_windows:
+            self._made.setdefault(result, made)
         return result
 
     def _made_of(self, i: int) -> _Made | None:

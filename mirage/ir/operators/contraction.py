@@ -153,6 +153,23 @@ def reduced_back(b: Backward, value: Any, axes: Sequence[int]) -> Any:
     return b.reshape(value, [sympy.Integer(1) if k in axes else next(dims) for k in range(b.type(b.args[0]).rank)])
 
 
+def evaluate_fold(op: str, ar: Arithmetic[Any], x: Any, attrs: Attrs, shape: tuple[int, ...]) -> Any:
+    """The sum or the maximum, as the operator's name says, of a value of this shape."""
+    axes = normalize_axes(op, attrs["axes"], len(shape))
+    last = tuple(a - len(shape) for a in axes)
+    if axes:
+        x = ar.sum(x, last) if op == "sum" else ar.max(x, last)
+    if not attrs["keepdims"]:
+        return x
+    kept = tuple(1 if i in axes else n for i, n in enumerate(shape))
+    return ar.apply(lambda a: a.reshape(a.shape[: ar.lead] + kept), x)
+
+
+def fold_to_axes(op: str, low: AxisLowering, x: AxisTensor, attrs: Attrs) -> AxisTensor:
+    """The same over named axes."""
+    return low.fold(op, x, normalize_axes(op, attrs["axes"], len(x.dims)), attrs["keepdims"])
+
+
 class Sum(Operator):
     """Sum over `axes`, which are removed, or kept with size 1."""
 
@@ -166,21 +183,14 @@ class Sum(Operator):
     def evaluate(
         self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
     ) -> Any:
-        (s,) = shapes
-        axes = normalize_axes(self.name, attrs["axes"], len(s))
-        r = ar.sum(args[0], tuple(a - len(s) for a in axes)) if axes else args[0]
-        if not attrs["keepdims"]:
-            return r
-        kept = tuple(1 if i in axes else n for i, n in enumerate(s))
-        return ar.apply(lambda a: a.reshape(a.shape[: ar.lead] + kept), r)
+        return evaluate_fold(self.name, ar, args[0], attrs, shapes[0])
 
     def gradient(self, b: Backward) -> Cotangents:
         (x,) = b.types()
         return (reduced_back(b, b.g, normalize_axes(self.name, b.attrs["axes"], x.rank)),)
 
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
-        (x,) = operands
-        return low.fold(self.name, x, normalize_axes(self.name, attrs["axes"], len(x.dims)), attrs["keepdims"])
+        return fold_to_axes(self.name, low, operands[0], attrs)
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
         return reduce_axes("sum", types[0], normalize_axes(self.name, attrs["axes"], types[0].rank), out)

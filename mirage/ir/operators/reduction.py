@@ -16,7 +16,14 @@ from mirage.ir.gradient import Backward, Cotangents, Emitter
 from mirage.ir.graph_operator import GraphOperator, filled, wide
 from mirage.ir.loops.program import TensorExpr, reduce_axes
 from mirage.ir.operator import ALL_LEVELS, FLOATING, NUMERIC, Attribute, Attrs, Level, register
-from mirage.ir.operators.contraction import normalize_axes, normalize_axis, reduced_back, reduced_type
+from mirage.ir.operators.contraction import (
+    evaluate_fold,
+    fold_to_axes,
+    normalize_axes,
+    normalize_axis,
+    reduced_back,
+    reduced_type,
+)
 from mirage.ir.types import TensorType
 from mirage.ir.unknowns import Relation
 
@@ -85,15 +92,10 @@ class Maximum(Reduction):
     def evaluate(
         self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
     ) -> Any:
-        (s,) = shapes
-        axes = normalize_axes(self.name, attrs["axes"], len(s))
-        found = ar.max(args[0], tuple(a - len(s) for a in axes)) if axes else args[0]
-        kept = tuple(1 if i in axes else n for i, n in enumerate(s) if attrs["keepdims"] or i not in axes)
-        return ar.apply(lambda a: a.reshape(a.shape[: ar.lead] + kept), found)
+        return evaluate_fold(self.name, ar, args[0], attrs, shapes[0])
 
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
-        (x,) = operands
-        return low.fold(self.name, x, normalize_axes(self.name, attrs["axes"], len(x.dims)), attrs["keepdims"])
+        return fold_to_axes(self.name, low, operands[0], attrs)
 
 
 def _prod_back(b: Backward, axes: Sequence[int]) -> Any:
