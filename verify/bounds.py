@@ -36,7 +36,7 @@ from functools import reduce as fold
 import sympy
 
 from mirage.errors import GraphError
-from mirage.ir.functions import EXP, MAX_IN, MAX_OUT, ScalarFunction
+from mirage.ir.functions import EXP, ScalarFunction, largest
 from mirage.ir.operator import PRODUCTS, REDUCTIONS, Elementwise, get_operator, reduced_axes
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule, Schedule
@@ -275,15 +275,16 @@ class _Reading:
         al = self.algebra
         if n.op in REDUCTIONS:
             products = [al.mul(args[i], args[j]) for i, j in PRODUCTS.get(n.op, ())] or args
-            if n.op == "max":
-                products = [al.function(MAX_IN, x) for x in args]
             groups = reduced_axes(n.op, axes, n.reduce)
-            sums = []
-            for x, group in zip(products, groups, strict=True):
+
+            def summed(x: Quotient, group: Sequence[str]) -> Quotient:
                 weight = Quotient(Terms(1, sum(self.weights.get(a, 0) for a in group)))
-                sums.append(al.sum(al.mul(x, weight), group, math.prod(sizes[a] for a in group)))
-            total = fold(al.add, sums)
-            return al.function(MAX_OUT, total) if n.op == "max" else total
+                return al.sum(al.mul(x, weight), group, math.prod(sizes[a] for a in group))
+
+            if n.op == "max":
+                found: Quotient = largest(al, args[0], lambda x: summed(x, groups[0]))
+                return found
+            return fold(al.add, map(summed, products, groups))
         if n.op == "concat":
             # an entry is one of the operands': no more than their sum
             total = args[0]

@@ -11,8 +11,7 @@ from math import inf, prod
 from typing import Any
 
 from mirage.frontends.convolutions import padded, pointwise
-from mirage.frontends.proxy import Proxy, apply, fail, tensor_operand
-from mirage.frontends.trace import ProgramTrace
+from mirage.frontends.proxy import Proxy, apply, fail, running, tensor_operand
 
 Sizes = int | Sequence[int]
 Padding = int | Sequence[int | Sequence[int]]
@@ -40,8 +39,9 @@ def convolution(
     rank = w.ndim - 2
     steps, gaps = (_each("convolution", what, n, rank) for what, n in (("strides", strides), ("dilations", dilations)))
     x = _padded("convolution", x, padding, rank, 0)
-    whole = not isinstance(x._trace, ProgramTrace)
-    if whole and groups == 1 and all(k == 1 for k in w.shape[2:]) and all(s == 1 for s in steps):
+    # of a program, windows of the result may be taken
+    in_graph = running("convolution").graph is not None
+    if in_graph and groups == 1 and all(k == 1 for k in w.shape[2:]) and all(s == 1 for s in steps):
         product: Proxy = pointwise(x, w)
         return product
     return apply("convolution", x, w, strides=steps, dilations=gaps, groups=groups)

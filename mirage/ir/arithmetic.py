@@ -75,7 +75,7 @@ class Arithmetic(ABC, Generic[A]):
         """The largest elements along dims (negative indices), which are removed; `weighted` multiplies what is summed by the
         weights of axes, if they have some.
         """
-        found: A = largest(self, x, axes, weighted)
+        found: A = largest(self, x, lambda y: self.sum(weighted(y), axes))
         return found
 
     @abstractmethod

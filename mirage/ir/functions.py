@@ -227,6 +227,6 @@ POW = register_function(
 MAX_IN, MAX_OUT = ScalarFunction("max_in", lambda x: x), ScalarFunction("max_out", lambda x: x)
 
 
-def largest(al: Any, x: Any, over: Any, weighted: Callable[[Any], Any] = lambda y: y) -> Any:
-    """The maximum of a value of an algebra along what its `sum` takes; `weighted` is applied to what is summed."""
-    return al.function(MAX_OUT, al.sum(weighted(al.function(MAX_IN, x)), over))
+def largest(al: Any, x: Any, total: Callable[[Any], Any]) -> Any:
+    """The maximum of a value of an algebra along what `total` sums."""
+    return al.function(MAX_OUT, total(al.function(MAX_IN, x)))

@@ -473,7 +473,7 @@ def read_operator(al: Any, op: str, attrs: Attrs, args: Sequence[Any], over: Ove
     if op in ("sum", "accumulator"):
         return al.sum(args[0], over)
     if op == "max":
-        return largest(al, args[0], over)
+        return largest(al, args[0], lambda x: al.sum(x, over))
     definition = get_operator(op)
     assert isinstance(definition, Elementwise)
     return definition.apply(al, args, attrs)

@@ -161,7 +161,7 @@ class _Kernel:
             return algebra.sum(x, axes if n.op == "sum" or n.attr["mode"] == "sum" else ())
         if n.op == "max":
             # what scales is rejected: a factor may differ along the axes
-            found: Value = largest(algebra, args[0], n.reduce)
+            found: Value = largest(algebra, args[0], lambda x: algebra.sum(x, n.reduce))
             return found
         op = get_operator(n.op)
         if not isinstance(op, Elementwise):

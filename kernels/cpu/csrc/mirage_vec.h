@@ -338,8 +338,6 @@ MI_INLINE mi_vec mi_minimum(mi_vec a, mi_vec b) { return mi_select(a != a, a, mi
 MI_EXTREME(maximum, >)
 MI_EXTREME(minimum, <)
 
-MI_INLINE mi_vec mi_maximum_parts(const mi_vec *v) { return mi_maximum(mi_maximum(v[0], v[1]), mi_maximum(v[2], v[3])); }
-
 /* Lane i of the result is the sum of all lanes of v[i]; v[MI_W] is overwritten. */
 MI_INLINE mi_vec mi_hsum_each(mi_vec *v)
 {

@@ -10,6 +10,7 @@ import sympy
 
 from mirage.ir.operator import FOLDS, Elementwise, get_operator
 from mirage.kernels.cpu.emit.algebra import CAlgebra, FunctionSources
+from mirage.kernels.cpu.emit.folds import COMBINE, EACH_PART, of_parts
 from mirage.kernels.cpu.emit.hidden import Terms
 from mirage.kernels.cpu.emit.layout import BlockAxes, View
 from mirage.kernels.cpu.emit.loops import Nest, vector_axis
@@ -73,8 +74,8 @@ class _Fold:
 _FOLDS = {
     "sum": _Fold("{a}[MI_PARTS] = {{0}};", "mi_broadcast(0)", "{a} += {b};", "mi_hsum(mi_sum_parts({a}))"),
     "max": _Fold(
-        "{a}[MI_PARTS];\nMI_UNROLL for (int part = 0; part < MI_PARTS; part++) {a}[part] = mi_broadcast(-MI_INFINITY);",
-        "mi_broadcast(-MI_INFINITY)", "{a} = mi_maximum({a}, {b});", "mi_hmaximum(mi_maximum_parts({a}))",
+        f"{{a}}[MI_PARTS];\n{EACH_PART} {{a}}[part] = mi_broadcast(-MI_INFINITY);", "mi_broadcast(-MI_INFINITY)",
+        f"{{a}} = {COMBINE['max']};", of_parts("max", "{a}"),
     ),
 }  # fmt: skip
 

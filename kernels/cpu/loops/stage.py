@@ -13,6 +13,7 @@ from mirage.ir.loops.scalars import COMPARISONS, Binary, Loop, Read, Scalar, Sel
 from mirage.ir.loops.simplify import Affine, is_index, nonnegative, resolve, simplify
 from mirage.ir.loops.split import interleaves
 from mirage.ir.loops.traverse import loops_of, reads_of, substitute, walk
+from mirage.kernels.cpu.emit.folds import COMBINE, EACH_PART, of_parts
 from mirage.kernels.cpu.emit.writer import Writer
 from mirage.kernels.cpu.loops.access import along_output
 from mirage.kernels.cpu.loops.expressions import Env, Expressions, constant_text
@@ -22,16 +23,8 @@ from mirage.kernels.cpu.loops.inverses import invertible, with_inverses
 #: conditions on a loop's index at which its range is split
 _MOST_SPLITS = 3
 
-_VECTOR_COMBINE = {
-    "sum": "{a} + {b}",
-    "prod": "{a} * {b}",
-    "max": "mi_maximum({a}, {b})",
-    "min": "mi_minimum({a}, {b})",
-}
 #: the reductions whose result the indices found are of
 _VALUE_OF = {"argmax": "max", "argmin": "min"}
-_HORIZONTAL = {"sum": "mi_hsum", "prod": "mi_hproduct", "max": "mi_hmaximum", "min": "mi_hminimum"}
-_EACH_PART = "MI_UNROLL for (int part = 0; part < MI_PARTS; part++)"
 
 
 class StageEmitter:
@@ -226,7 +219,7 @@ class StageEmitter:
         loop = self.stage.reduce[-1][0]
         if (
             self.stage.extents[loop] == 1
-            or combiner not in _VECTOR_COMBINE
+            or combiner not in COMBINE
             or not self._vector_reduction(self.stage.body, loop)
         ):
             self._reduce_plainly()
@@ -244,9 +237,9 @@ class StageEmitter:
         *outer, loop = [r for r, _ in self.stage.reduce]
         dtype = self.stage.body.dtype
         initial = constant_text(constant(identity(combiner, dtype), dtype))
-        combine = _VECTOR_COMBINE[combiner]
+        combine = COMBINE[combiner]
         w.line("mi_vec parts[MI_PARTS];")
-        w.line(f"{_EACH_PART} parts[part] = mi_broadcast({initial});")
+        w.line(f"{EACH_PART} parts[part] = mi_broadcast({initial});")
 
         def run() -> None:
             extent = self.frame.dim(self.stage.extents[loop])
@@ -257,8 +250,7 @@ class StageEmitter:
             self._pieces(self.stage.body, loop, "0L", extent, piece)
 
         self._loops(outer, run)
-        both = [combine.format(a=f"parts[{k}]", b=f"parts[{k + 1}]") for k in (0, 2)]
-        return f"{_HORIZONTAL[combiner]}({combine.format(a=both[0], b=both[1])})"
+        return of_parts(combiner, "parts")
 
     def _find(self, extreme: str) -> None:
         """The first index at which the elements are the extreme one; a NaN is that of all."""
@@ -287,7 +279,7 @@ class StageEmitter:
         w, i = self.w, self.x.loops[loop]
         known = self._invariants(body, loop)
         w.line(f"long {i} = {first};")
-        with w.block(f"for (; {i} + MI_PARTS * MI_W <= {last}; {i} += MI_PARTS * MI_W)"), w.block(_EACH_PART):
+        with w.block(f"for (; {i} + MI_PARTS * MI_W <= {last}; {i} += MI_PARTS * MI_W)"), w.block(EACH_PART):
             self.x.loops[loop] = f"({i} + part * MI_W)"
             value = self.x.vector(body, w, dict(known), loop, "")
             w.line(f"parts[part] = {combine.format(a='parts[part]', b=value)};")
@@ -349,11 +341,11 @@ class StageEmitter:
         inside: list[Affine] = []
         if not self.x.vectorizable(body, loop):
             body, inside = self._inside(loop)
-        fits = self._vector_target(loop) and combiner in _VECTOR_COMBINE and body.dtype == self.frame.real
+        fits = self._vector_target(loop) and combiner in COMBINE and body.dtype == self.frame.real
         if not fits or not self.x.vectorizable(body, loop):
             self._loops(self.tile, self._reduce_plainly)
             return
-        combine, initial = _VECTOR_COMBINE[combiner], self._identity()
+        combine, initial = COMBINE[combiner], self._identity()
         i = self.x.loops[loop]
         reduce = [r for r, _ in self.stage.reduce]
 
@@ -366,17 +358,17 @@ class StageEmitter:
                     self._reduce_plainly()
             with w.block(f"for (; {i} + MI_PARTS * MI_W <= {last}; {i} += MI_PARTS * MI_W)"):
                 w.line("mi_vec parts[MI_PARTS];")
-                w.line(f"{_EACH_PART} parts[part] = mi_broadcast({initial});")
+                w.line(f"{EACH_PART} parts[part] = mi_broadcast({initial});")
                 self.x.loops[loop] = f"({i} + part * MI_W)"
 
                 def step() -> None:
                     known = self._invariants(body, loop)
-                    with w.block(_EACH_PART):
+                    with w.block(EACH_PART):
                         value = self.x.vector(body, w, known, loop, "")
                         w.line(f"parts[part] = {combine.format(a='parts[part]', b=value)};")
 
                 self._loops(reduce, step)
-                with w.block(_EACH_PART):
+                with w.block(EACH_PART):
                     self.x.store(self.target, self.index, "parts[part]", w, {}, "")
                 self.x.loops[loop] = i
             with w.block(f"for (; {i} < {last}; {i} += MI_W)"):

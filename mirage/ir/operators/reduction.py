@@ -11,7 +11,7 @@ import sympy
 
 from mirage.errors import ShapeError
 from mirage.ir.annotations import Annotation, PartialTensor
-from mirage.ir.arithmetic import ArrayModule
+from mirage.ir.arithmetic import Arithmetic, ArrayModule
 from mirage.ir.gradient import Backward, Cotangents, Emitter
 from mirage.ir.graph_operator import GraphOperator, filled, wide
 from mirage.ir.loops.program import TensorExpr, reduce_axes
@@ -28,7 +28,6 @@ from mirage.ir.types import TensorType
 from mirage.ir.unknowns import Relation
 
 if TYPE_CHECKING:
-    from mirage.ir.arithmetic import Arithmetic
     from mirage.ir.unify import AxisLowering, AxisTensor
 
 

@@ -133,7 +133,9 @@ def test_pooling_of_windows_by_steps(vector: str, build: str) -> None:
     graph = single_kernel(p)
     (own,) = tiles(graph, {"w": 5, "h": 2}).kernels
     cases = [{"b": 2, "h": h, "w": w} for h, w in ((1, 1), (2, 5), (3, 23))]
-    product = next(i for i, n in enumerate(graph.kernels[0].graph.nodes) if n.op == "matmul")  # type: ignore[union-attr]
+    block = graph.kernels[0].graph
+    assert block is not None
+    product = next(i for i, n in enumerate(block.nodes) if n.op == "matmul")
     Kernels(p, graph, Schedule((replace(own, vectors=((product, vector),)),)), {}).check(build, cases)
 
 
