@@ -26,7 +26,7 @@ from mirage.verify.trial import QUICK, difference, valid_tests
 A = TypeVar("A")
 
 #: elements of the largest tensor up to which fields, and float64, are affordable
-_FIELD_ELEMENTS = 2_000_000
+_FIELD_ELEMENTS = 200_000
 _FLOAT_ELEMENTS = 20_000_000
 _TOLERANCE = 1e-9
 

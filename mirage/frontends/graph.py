@@ -7,7 +7,7 @@ arguments, and dims that their parameters do not bind as shape arguments (Relax,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -210,7 +210,7 @@ class GraphTrace:
             self.check_symbols(symbols_used(value))
         return self.function.emit(value, where=where)
 
-    def check_symbols(self, names: set[str]) -> None:
+    def check_symbols(self, names: Set[str]) -> None:
         """Raises TraceError for dim symbols that have no value here."""
         unknown = sorted(names - self.scope)
         if unknown:

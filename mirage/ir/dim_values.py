@@ -22,9 +22,10 @@ _Function: TypeAlias = Callable[[Sizes], int]
 _Powers: TypeAlias = tuple[tuple[str | sympy.Expr, int], ...]
 
 
-def symbols_of(dim: sympy.Expr) -> set[str]:
+@lru_cache(maxsize=4096)
+def symbols_of(dim: sympy.Expr) -> frozenset[str]:
     """Names of the symbols in a dim."""
-    return {s.name for s in dim.free_symbols}
+    return frozenset(s.name for s in dim.free_symbols)
 
 
 @lru_cache(maxsize=4096)

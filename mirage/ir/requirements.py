@@ -21,7 +21,7 @@ class AtMost:
     def __str__(self) -> str:
         return f"{dim_text(self.small)} <= {dim_text(self.large)} ({self.what})"
 
-    def symbols(self) -> set[str]:
+    def symbols(self) -> frozenset[str]:
         return symbols_of(self.small) | symbols_of(self.large)
 
     def problem(self, sizes: Mapping[str, int]) -> str | None:

@@ -102,6 +102,8 @@ class Fusion:
         dominators = nx.immediate_dominators(self.flow.reverse(copy=False), self.end)
         self.dominator = {i: d for i, d in dominators.items() if i != self.end and d is not None}
         self.group = {i: {i} for i in range(len(bindings)) if self.kinds[i] < Kind.OPAQUE}
+        # by binding, the last one of the groups that it or one before it is part of
+        self._reach = list(range(len(bindings)))
         # merging goes on until nothing changes, and asks the same again
         self._asked: dict[frozenset[int], bool] = {}
 
@@ -188,15 +190,22 @@ class Fusion:
             return False
         for i in whole:
             self.group[i] = whole
+        last = max(whole)
+        for i in range(min(whole), last):
+            self._reach[i] = max(self._reach[i], last)
         return True
 
     def _convex(self, members: Set[int]) -> bool:
         """Whether no way leaves the group and comes back, through bindings or through other groups."""
+        last = max(members)
+        while self._reach[last] > last:
+            last = self._reach[last]
         todo = [j for i in members for j in self.flow.successors(i) if j not in members]
         seen: set[int] = set()
         while todo:
             i = todo.pop()
-            if i in seen or i == self.end:
+            # from behind `last`, where no group has a binding before it, no way comes back
+            if i in seen or i > last:
                 continue
             reached = self.group.get(i, {i})
             if reached & members:

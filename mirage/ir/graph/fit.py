@@ -142,7 +142,7 @@ def _solve_dim(dim: Dim, size: Dim, values: dict[str, Dim]) -> None:
     new = symbols_of(dim) - values.keys()
     if len(new) != 1:
         return
-    unknown = symbol(new.pop())
+    unknown = symbol(*new)
     if not dim.is_polynomial(unknown) or sympy.degree(dim, unknown) != 1:
         return
     factor, rest = (substitute_dim(c, values) for c in sympy.Poly(dim, unknown).all_coeffs())

@@ -51,7 +51,7 @@ def match_sizes(
             elif new:
                 solved = solve(dim, size, sizes)
                 if solved is None:
-                    raise GuardError(f"{what} is {size}: no size of {new.pop()} makes {dim_text(dim)} that")
+                    raise GuardError(f"{what} is {size}: no size of {min(new)} makes {dim_text(dim)} that")
                 sizes[solved[0]] = solved[1]
         if len(rest) == len(left):
             what, dim, _ = rest[0]

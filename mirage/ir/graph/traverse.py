@@ -73,23 +73,28 @@ def with_dims(expr: Expr, fn: Callable[[Dim], Dim]) -> Expr:
     result = with_atoms(expr, lambda a: ShapeValue(tuple(map(fn, a.dims))) if isinstance(a, ShapeValue) else a)
     match result:
         case OpCall(attrs=attrs):
-            return replace(result, attrs=map_attrs(attrs, fn))
+            return _with(result, attrs=map_attrs(attrs, fn))
         case KernelCall(out=out, dims=dims, workspace=workspace):
-            return replace(result, out=tensors(out), dims=tuple(map(fn, dims)), workspace=tensors(workspace))
+            return _with(result, out=tensors(out), dims=tuple(map(fn, dims)), workspace=tensors(workspace))
         case LibraryCall(out=out, attrs=attrs):
-            return replace(result, out=tensors(out), attrs=map_attrs(attrs, fn))
+            return _with(result, out=tensors(out), attrs=map_attrs(attrs, fn))
         case PackedCall(annotation=annotation, attrs=attrs):
-            return replace(result, annotation=map_dims(annotation, fn), attrs=map_attrs(attrs, fn))
+            return _with(result, annotation=map_dims(annotation, fn), attrs=map_attrs(attrs, fn))
         case MatchCast(annotation=annotation):
-            return replace(result, annotation=map_dims(annotation, fn))
+            return _with(result, annotation=map_dims(annotation, fn))
         case FunctionCall(dims=dims) | If(dims=dims) | Match(dims=dims) | Closure(dims=dims):
-            return replace(result, dims=tuple(map(fn, dims)))
+            return _with(result, dims=tuple(map(fn, dims)))
         case Loop(count=count, bound=bound, dims=dims):
-            return replace(
+            return _with(
                 result, count=None if count is None else fn(count), bound=None if bound is None else fn(bound),
                 dims=tuple(map(fn, dims)),
             )  # fmt: skip
     return result
+
+
+def _with(expr: Expr, **fields: Any) -> Expr:
+    """The expression with these fields; itself, where it has them."""
+    return expr if all(getattr(expr, name) == value for name, value in fields.items()) else replace(expr, **fields)
 
 
 def dims_in(expr: Expr) -> list[Dim]:
