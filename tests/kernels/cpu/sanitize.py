@@ -190,6 +190,13 @@ BEGIN = r"""
 
 mi_pool_run_fn mi_pool_run; /* of pool.c */
 
+/* A function that computes what is expected: it is not under test, and most of a test's time without optimizations. */
+#ifdef __clang__
+#define REFERENCE __attribute__((no_sanitize("address", "undefined", "thread")))
+#else
+#define REFERENCE __attribute__((no_sanitize("address", "undefined", "thread"), optimize("O2")))
+#endif
+
 static void must(int fine, const char *what)
 {
     if (fine) return;

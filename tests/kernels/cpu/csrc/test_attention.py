@@ -74,11 +74,42 @@ static void check_appended(attention a, int threads)
     }
 }
 
+/* The result of `a`, of these values. */
+REFERENCE static void check_result(attention a, const float *q, const float *k, const float *v, const float *bias)
+{
+    const ptrdiff_t heads = a.heads, rows = a.rows, keys = a.keys, width = a.width, depth = a.depth;
+    const int half = a.half;
+    double *shares = malloc((size_t)keys * sizeof *shares);
+    for (ptrdiff_t row = 0; row < 2 * heads * rows; row++) {
+        const ptrdiff_t b = row / rows / heads, h = row / rows % heads, i = row % rows;
+        double most = -1e300, total = 0;
+        for (ptrdiff_t j = 0; j < keys; j++) {
+            double score = 0;
+            for (ptrdiff_t t = 0; t < width; t++) {
+                score += (double)q[b * a.q_step[0] + h * a.q_step[1] + i * a.q_step[2] + t]
+                    * k[b * a.k_step[0] + h * a.k_step[1] + j * a.k_step[2] + t];
+            }
+            shares[j] = score / 8 + (a.bias ? bias[h * a.bias_step[1] + i * a.bias_step[2] + j] : 0);
+            if (a.mask && a.mask[i * a.mask_step[2] + j] == a.hiding) shares[j] = a.hidden;
+            most = shares[j] > most ? shares[j] : most;
+        }
+        for (ptrdiff_t j = 0; j < keys; j++) total += shares[j] = __builtin_exp(shares[j] - most);
+        for (ptrdiff_t t = 0; t < depth; t++) {
+            double wanted = 0;
+            for (ptrdiff_t j = 0; j < keys; j++) wanted += shares[j] * v[b * a.v_step[0] + h * a.v_step[1] + j * a.v_step[2] + t];
+            wanted /= total;
+            const double found = at(a.out, half, row * depth + t);
+            must(__builtin_fabs(found - wanted) <= (half ? 4e-2 : 1e-5), "a wrong result");
+        }
+    }
+    free(shares);
+}
+
 /* Tokens before heads if it is `turned`; a bias or a mask for each row, for keys alone, or none. */
 static void check(const ptrdiff_t *sizes, int turned, int kind, int half, int threads)
 {
     const ptrdiff_t heads = sizes[0], rows = sizes[1], keys = sizes[2], width = sizes[3], depth = sizes[4];
-    float *q, *k, *v, *bias, *unused;
+    float *q, *k, *v, *unused, *bias = NULL;
     attention a = {
         .heads = heads, .batch = 2, .rows = rows, .keys = keys, .width = width, .depth = depth, .inner = rows, .scale = 0.125f,
         .half = half, .hiding = kind > 3, .hidden = -1e9f,
@@ -122,30 +153,7 @@ static void check(const ptrdiff_t *sizes, int turned, int kind, int half, int th
         table[n - 1] = n;
         must(mi_attention(&paged, mi_pool_run, threads) == NO_PAGE && paged.wrong == n, "a page that there is not");
     }
-    double *shares = malloc((size_t)keys * sizeof *shares);
-    for (ptrdiff_t row = 0; row < 2 * heads * rows; row++) {
-        const ptrdiff_t b = row / rows / heads, h = row / rows % heads, i = row % rows;
-        double most = -1e300, total = 0;
-        for (ptrdiff_t j = 0; j < keys; j++) {
-            double score = 0;
-            for (ptrdiff_t t = 0; t < width; t++) {
-                score += (double)q[b * a.q_step[0] + h * a.q_step[1] + i * a.q_step[2] + t]
-                    * k[b * a.k_step[0] + h * a.k_step[1] + j * a.k_step[2] + t];
-            }
-            shares[j] = score / 8 + (a.bias ? bias[h * a.bias_step[1] + i * a.bias_step[2] + j] : 0);
-            if (a.mask && a.mask[i * a.mask_step[2] + j] == a.hiding) shares[j] = a.hidden;
-            most = shares[j] > most ? shares[j] : most;
-        }
-        for (ptrdiff_t j = 0; j < keys; j++) total += shares[j] = __builtin_exp(shares[j] - most);
-        for (ptrdiff_t t = 0; t < depth; t++) {
-            double wanted = 0;
-            for (ptrdiff_t j = 0; j < keys; j++) wanted += shares[j] * v[b * a.v_step[0] + h * a.v_step[1] + j * a.v_step[2] + t];
-            wanted /= total;
-            const double found = at(a.out, half, row * depth + t);
-            must(__builtin_fabs(found - wanted) <= (half ? 4e-2 : 1e-5), "a wrong result");
-        }
-    }
-    free(shares);
+    check_result(a, q, k, v, bias);
     while (n_rooms) free(rooms[--n_rooms]);
 }
 

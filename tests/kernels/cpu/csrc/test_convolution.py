@@ -24,7 +24,8 @@ static int backwards(mi_cell *each, void *args, long n_cells, int n_threads, siz
     return 0;
 }
 
-static double wanted(const ptrdiff_t *z, const mi_real *x, const mi_real *w, ptrdiff_t b, ptrdiff_t o, const ptrdiff_t *at)
+REFERENCE static double wanted(
+    const ptrdiff_t *z, const mi_real *x, const mi_real *w, ptrdiff_t b, ptrdiff_t o, const ptrdiff_t *at)
 {
     const ptrdiff_t *n = z + 4, *k = z + 7, *s = z + 13, *d = z + 16, *low = z + 19, group = o / z[3];
     double sum = 0;

@@ -17,14 +17,15 @@ from tests.kernels.cpu.sanitize import (
 
 SOURCE = BEGIN + '#include "dequantized.c"\n#include "mirage_gemm_outer.c"\n#include <string.h>\n' + ROOMS + HALVES + r"""
 /* Where the weight of a term and a column is, in packed weights of so many bytes. */
-static ptrdiff_t place(ptrdiff_t t, ptrdiff_t j, ptrdiff_t k, int bytes)
+REFERENCE static ptrdiff_t place(ptrdiff_t t, ptrdiff_t j, ptrdiff_t k, int bytes)
 {
     const ptrdiff_t side = SIDE_BY_SIDE(bytes);
     return ((j / PANEL * lanes_of(k, bytes) + t / side) * PANEL + j % PANEL) * side + t % side;
 }
 
 /* Rows from `first` on with one weight of several: their results, beside exact ones. */
-static void compare(const dequantized *d, const float *x, const float *bias, ptrdiff_t first, ptrdiff_t last, ptrdiff_t weight)
+REFERENCE static void compare(
+    const dequantized *d, const float *x, const float *bias, ptrdiff_t first, ptrdiff_t last, ptrdiff_t weight)
 {
     const ptrdiff_t panels = (d->n + PANEL - 1) / PANEL, groups = (d->k + d->group - 1) / d->group;
     const char *w = d->w + weight * panels * PANEL * column_bytes(d->k, d->bytes);
