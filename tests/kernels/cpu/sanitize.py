@@ -39,7 +39,15 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from tests.kernels.kernels import bound, error
 
-HARNESS = r"""
+#: clang names the sanitizer that it compiles for by a feature, gcc by this macro
+SANITIZED = r"""
+#if defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__
+#endif
+#endif
+"""
+HARNESS = SANITIZED + r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -179,7 +187,7 @@ int main(int argc, char **argv)
 """
 
 #: where a program begins that tests a file of C: `must`, and the pool
-BEGIN = r"""
+BEGIN = SANITIZED + r"""
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

@@ -33,7 +33,8 @@ def load(source: str, flags: str, parts: Sequence[str] = ()) -> ctypes.CDLL:
     # what all optimizations make of it is seen in the widest vectors: they take half of the compiler's time
     own = flags if flags == MACHINE_FLAGS[0] else f"{flags} -Og"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MIRAGE_CFLAGS", f"{own} -Wall -Wextra -Werror")
+        # a loop that clang has left as it is, is slower, not wrong
+        patch.setenv("MIRAGE_CFLAGS", f"{own} -Wall -Wextra -Werror -Wno-pass-failed")
         return toolchain.load(toolchain.compile(source, name="micro", parts=parts))
 
 
