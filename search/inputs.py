@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from mirage.ir.functions import FUNCTIONS, Range
 from mirage.ir.operator import RENAMING
 from mirage.ir.program import Program
 from mirage.ir.samples import filled
@@ -15,11 +16,14 @@ from mirage.ir.types import ELEMENTS, STORED_INTEGERS, TensorType, compute_dtype
 #: operators that leave elements as they are, and those that sums of multiples of tensors are made of besides
 MOVED = (*RENAMING, "cast")
 LINEAR = (*MOVED, "add", "sub", "neg", "mul", "constant")
+#: operators that make positive numbers of positive ones
+POSITIVE = (*MOVED, "add", "mul", "div", "sum", "mean", "max", "matmul")
 
 
 def random_inputs(program: Program, sizes: Mapping[str, int], seed: int, offset: float = 0.0) -> list[np.ndarray]:
     """Inputs of the program's shapes and dtype: normal ones (standard deviation 1) around `offset`, all numbers
-    of an integer type, 0 and 1 for `masks`, as causal ones have them, and numbers in order for `positions`.
+    of an integer type, positive ones for `positives`, 0 and 1 for `masks`, as causal ones have them, and numbers in order for
+    `positions`.
     """
     rng = np.random.default_rng(seed)
     inputs = Inputs(program)
@@ -56,9 +60,10 @@ class Inputs:
         self.types = program.input_types
         self._masks = masks(program)
         self._positions = positions(program)
+        self._positives = positives(program)
 
     def normal(self, k: int) -> bool:
-        """Whether the k-th input holds normal numbers."""
+        """Whether the k-th input holds normal numbers, or their absolute values."""
         return k not in self._masks and k not in self._positions and self.types[k].dtype not in STORED_INTEGERS
 
     def draw(self, k: int, sizes: Mapping[str, int], rng: np.random.Generator, offset: float = 0.0) -> np.ndarray:
@@ -73,7 +78,8 @@ class Inputs:
             # of large numbers, those before the last digits are taken times a power of two
             factor = self._positions[k]
             return filled(shape, lambda n: ((np.arange(1, n + 1) * furthest // n - 1) // factor).astype(dtype))
-        return random_input(t, sizes, rng, offset)
+        drawn = random_input(t, sizes, rng, offset)
+        return np.abs(drawn) if k in self._positives else drawn
 
 
 def _mask(shape: tuple[int, ...]) -> np.ndarray:
@@ -102,6 +108,26 @@ def masks(program: Program) -> frozenset[int]:
             if i in places:
                 found.add(places[i])
     return frozenset(found)
+
+
+def positives(program: Program) -> frozenset[int]:
+    """The places of inputs that the arguments of functions such as roots and logarithms are made of, as variances and
+    probabilities are: of numbers below 0 these functions are undefined, and no kernel could be compared.
+    """
+    places = {i: k for k, i in enumerate(program.inputs)}
+    queue: list[int] = []
+    for n in program.nodes:
+        limited = n.attr["exponent"] % 1 != 0 if n.op == "pow" else n.op in FUNCTIONS and FUNCTIONS[n.op].domain is not Range.ANY
+        queue += n.inputs if limited else ()
+    seen: set[int] = set()
+    while queue:
+        i = queue.pop()
+        n = program.nodes[i]
+        is_square = n.op == "mul" and len(set(n.inputs)) == 1
+        if i not in seen and n.op in POSITIVE and not is_square:
+            queue += n.inputs
+        seen.add(i)
+    return frozenset(places[i] for i in seen if i in places)
 
 
 def positions(program: Program) -> dict[int, int]:

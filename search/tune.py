@@ -494,9 +494,8 @@ class Tuner:
             if not number:
                 self.calls[key] = run.seconds
             if not passed:
-                message = (
-                    f"{c.graph.origin}: the kernel's results differ from the program's at {case.name}; it is not used"
-                )
+                told = "the kernel's results differ from the program's" if case.tells else "no result of the program is finite"
+                message = f"{c.graph.origin}: {told} at {case.name}; it is not used"
                 # what hides values may round them away, which is no fault of the compiler's
                 if case.name == GIVEN and not (masks(self.program) or positions(self.program)):
                     warnings.warn(message, DegradedWarning, stacklevel=2)

@@ -13,7 +13,7 @@ import pytest
 import mirage as mi
 from mirage.ir.interpret import run_reference
 from mirage.search.accuracy import MAX_FLOPS, SLACK, ULPS, Trial, accuracy_trials
-from mirage.search.inputs import masks, positions, random_inputs, rounded_otherwise
+from mirage.search.inputs import masks, positions, positives, random_inputs, rounded_otherwise
 from tests.programs import program
 
 EPS = float(np.finfo(np.float32).eps)
@@ -241,3 +241,27 @@ def test_a_kernel_that_loses_what_a_mask_shows_is_refused(monkeypatch: pytest.Mo
     # this is what 0 and 1 are for
     monkeypatch.setattr("mirage.search.inputs.masks", lambda _: frozenset())
     assert all(passed(multiplied_out))
+
+
+POSITIVES: dict[str, tuple[Callable[..., Any], set[int]]] = {
+    "roots of weights": (lambda x, w: x @ mi.sqrt(w), {1}),
+    "logarithms of rows": (lambda x, w: mi.log(x) / mi.sum(mi.sqrt(x), axis=-1, keepdims=True) @ w, {0}),
+    "a step of Adam": (lambda x, w: x / (mi.sqrt(mi.sum(w, axis=0) / 8.0) + 1e-8), {1}),
+    "a power": (lambda x, w: x**1.5 @ w, {0}),
+    "a whole power": (lambda x, w: x**3.0 @ w, set()),
+    "a norm": (lambda x, w: x / mi.sqrt(mi.mean(x * x, axis=-1, keepdims=True) + 1e-6) @ w, set()),
+    "a root mean square": (lambda x, w: x / mi.sqrt(mi.mean(mi.square(x), axis=-1, keepdims=True)) @ w, set()),
+    "logarithms of sums of exps": (lambda x, w: mi.log(mi.sum(mi.exp(x), axis=-1, keepdims=True)) + x @ w, set()),
+}
+
+
+@pytest.mark.parametrize("name", POSITIVES)
+def test_what_is_undefined_below_0_is_tried_with_positive_numbers(name: str) -> None:
+    f, wanted = POSITIVES[name]
+    p = mi.trace(f, x=mi.tensor("m", 64), w=mi.tensor(64, 64))
+    assert positives(p) == wanted
+    sizes = {"m": 3}
+    inputs = random_inputs(p, sizes, 0)
+    assert [bool((x > 0).all()) for x in inputs] == [k in wanted for k in range(2)]
+    t = Trial.of("a trial", p, inputs, sizes)
+    assert t.tells and all(c.all() for c in t.compared)

@@ -462,6 +462,21 @@ def test_a_wrong_axis_form_is_an_error_of_ours() -> None:
         _ = v.lowering
 
 
+@pytest.mark.parametrize("name", ["sqrt", "log"])
+def test_large_tensors_of_which_a_function_is_undefined_are_compared_where_it_is_defined(name: str) -> None:
+    def roots(perm: tuple[int, int]) -> Program:
+        b = ProgramBuilder("roots")
+        x, w = b.input("x", tensor("m", 600)), b.input("w", tensor(600, 600))
+        return b.finish([b.op("matmul", x, b.op("transpose", b.op(name, w), perm=perm))])
+
+    verifier = Verifier(roots((0, 1)))
+    assert "float64" in verifier.lowering
+    verifier = Verifier(verifier.program)
+    verifier.reference = reference_graph(to_axes(roots((1, 0))))
+    with pytest.raises(VerificationError, match="its axis form differs"):
+        _ = verifier.lowering
+
+
 @pytest.mark.parametrize("wrong", [lambda b, x, w, v: (x, v, w), lambda b, x, w, v: (x, b.op("transpose", w, perm=(1, 0)), v)])
 def test_large_weights_are_told_apart_in_float64(wrong: Any) -> None:
     """They are parts of one array of random numbers, none the same."""
