@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from math import prod
 
 import numpy as np
 
-from mirage.ir.functions import FUNCTIONS, Range
-from mirage.ir.operator import RENAMING
+from mirage.ir.dims import Dim
+from mirage.ir.functions import Range, ScalarFunction
+from mirage.ir.operator import RENAMING, Elementwise, get_operator
 from mirage.ir.program import Program
 from mirage.ir.samples import filled
 from mirage.ir.types import ELEMENTS, STORED_INTEGERS, TensorType, compute_dtype, epsilon
@@ -16,8 +18,9 @@ from mirage.ir.types import ELEMENTS, STORED_INTEGERS, TensorType, compute_dtype
 #: operators that leave elements as they are, and those that sums of multiples of tensors are made of besides
 MOVED = (*RENAMING, "cast")
 LINEAR = (*MOVED, "add", "sub", "neg", "mul", "constant")
-#: operators that make positive numbers of positive ones
-POSITIVE = (*MOVED, "add", "mul", "div", "sum", "mean", "max", "matmul")
+#: operators that make positive numbers of positive ones, beside elementwise ones
+POSITIVE = (*MOVED, "sum", "mean", "max", "matmul")
+_NONE: frozenset[int] = frozenset()
 
 
 def random_inputs(program: Program, sizes: Mapping[str, int], seed: int, offset: float = 0.0) -> list[np.ndarray]:
@@ -110,24 +113,58 @@ def masks(program: Program) -> frozenset[int]:
     return frozenset(found)
 
 
+class _Arguments:
+    """An algebra: a value is the places of inputs that it is made of by what makes positive numbers of positive ones. `limited`
+    are those that an argument of a function which is undefined below 0 is made of.
+    """
+
+    def __init__(self) -> None:
+        self.limited: frozenset[int] = _NONE
+
+    def constant(self, value: Fraction) -> frozenset[int]:
+        return _NONE
+
+    def dim(self, size: Dim) -> frozenset[int]:
+        return _NONE
+
+    def neg(self, x: frozenset[int]) -> frozenset[int]:
+        return _NONE
+
+    def sub(self, x: frozenset[int], y: frozenset[int]) -> frozenset[int]:
+        return _NONE
+
+    def add(self, x: frozenset[int], y: frozenset[int]) -> frozenset[int]:
+        return x | y
+
+    div = add
+
+    def mul(self, x: frozenset[int], y: frozenset[int]) -> frozenset[int]:
+        # a square is positive in any case
+        return _NONE if x is y else x | y
+
+    def function(self, fn: ScalarFunction, x: frozenset[int], *params: Fraction) -> frozenset[int]:
+        if fn.domain_of(*params) is not Range.ANY:
+            self.limited |= x
+        return _NONE
+
+
 def positives(program: Program) -> frozenset[int]:
     """The places of inputs that the arguments of functions such as roots and logarithms are made of, as variances and
     probabilities are: of numbers below 0 these functions are undefined, and no kernel could be compared.
     """
     places = {i: k for k, i in enumerate(program.inputs)}
-    queue: list[int] = []
-    for n in program.nodes:
-        limited = n.attr["exponent"] % 1 != 0 if n.op == "pow" else n.op in FUNCTIONS and FUNCTIONS[n.op].domain is not Range.ANY
-        queue += n.inputs if limited else ()
-    seen: set[int] = set()
-    while queue:
-        i = queue.pop()
-        n = program.nodes[i]
-        is_square = n.op == "mul" and len(set(n.inputs)) == 1
-        if i not in seen and n.op in POSITIVE and not is_square:
-            queue += n.inputs
-        seen.add(i)
-    return frozenset(places[i] for i in seen if i in places)
+    algebra = _Arguments()
+    made: list[frozenset[int]] = []
+    for i, n in enumerate(program.nodes):
+        args = [made[j] for j in n.inputs]
+        if i in places:
+            made.append(frozenset({places[i]}))
+        elif n.op in POSITIVE:
+            made.append(args[0].union(*args[1:]))
+        else:
+            definition = get_operator(n.op)
+            made.append(definition.apply(algebra, args, n.attr) if isinstance(definition, Elementwise) else _NONE)
+    return algebra.limited
 
 
 def positions(program: Program) -> dict[int, int]:

@@ -494,7 +494,7 @@ class Tuner:
             if not number:
                 self.calls[key] = run.seconds
             if not passed:
-                told = "the kernel's results differ from the program's" if case.tells else "no result of the program is finite"
+                told = "the kernel's results differ from the program's" if case.tells else "a result is nowhere finite"
                 message = f"{c.graph.origin}: {told} at {case.name}; it is not used"
                 # what hides values may round them away, which is no fault of the compiler's
                 if case.name == GIVEN and not (masks(self.program) or positions(self.program)):

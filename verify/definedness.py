@@ -158,11 +158,7 @@ class DefinedAlgebra:
 
     def _domain(self, fn: ScalarFunction, x: Form, params: Sequence[Fraction]) -> Conditions:
         """Where a function is defined."""
-        domain, pole = fn.domain, False
-        if fn is POW:
-            (exponent,) = params
-            domain = Range.ANY if exponent.denominator == 1 else Range.NONNEGATIVE
-            pole = exponent < 0
+        domain, pole = fn.domain_of(*params), fn is POW and params[0] < 0
         if domain is Range.ANY and not pole:
             return _ALWAYS
         conditions = self.nonzero(x) if pole or domain is Range.POSITIVE else _ALWAYS

@@ -41,7 +41,8 @@ class ScalarFunction:
     expression of Triton code over `{x}` and the parameters `{0}`, `{1}`, "" where there is none, and `triton_source` defines the
     functions that it calls, where `kernels/cuda/emit/algebra.py` does not.
 
-    `domain` are the arguments for which it is defined, `range` holds its results, and `increasing` says that it never decreases.
+    `domain` are the arguments for which it is defined, but for poles, `range` holds its results, and `increasing` says that it
+    never decreases. `limits(*params)` is the domain where that depends on the parameters.
     Proofs know it by identities, which hold wherever f(x) is defined: `written` is f(x) in terms of other functions, `turned` is
     f(-x) in terms of x, and `inverse` names a g with f(g(x)) = x.
 
@@ -66,6 +67,11 @@ class ScalarFunction:
     inverse: str = ""
     backward: Callable[..., Any] | None = None
     least: Callable[..., Fraction] | None = None
+    limits: Callable[..., Range] | None = None
+
+    def domain_of(self, *params: Fraction) -> Range:
+        """The arguments for which it is defined with these parameters."""
+        return self.domain if self.limits is None else self.limits(*params)
 
     def range_of(self, *params: Fraction) -> Range:
         """What holds its results with these parameters."""
@@ -215,9 +221,9 @@ COS = register_function(
     "cos", np.cos, triton="tl.cos({x})", flops=30, turned=lambda al, x: al.function(FUNCTIONS["cos"], x),
     backward=lambda al, g, x, y: al.neg(al.mul(g, al.function(SIN, x))),
 )  # fmt: skip
-# where its exponent is no positive integer, its domain depends on it
 POW = register_function(
     "pow", lambda x, p: np.power(x, np.asarray(x).dtype.type(p)), triton="real_power({x}, {0})", flops=40,
+    limits=lambda p: Range.ANY if p.denominator == 1 else Range.NONNEGATIVE,
     written=lambda al, x, p: _number(al, 1) if p == 0 else None,
     backward=lambda al, g, x, y, p: al.mul(g, al.mul(p, al.function(FUNCTIONS["pow"], x, p - 1))) if p else None,
 )  # fmt: skip
