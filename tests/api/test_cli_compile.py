@@ -64,6 +64,7 @@ def test_compile_takes_all_kinds_of_definitions(run: Run, name: str) -> None:
     assert "guards" in out
 
 
+@pytest.mark.slow
 def test_compile_superoptimizes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     races_by(Judge("full", "found"), monkeypatch.setattr)
     options = ("--budget", str(BUDGET), "--set", "b=4", "--set", "n=16", "--constant", "w", "--seed", "3", "--json")

@@ -38,6 +38,7 @@ from tests import forks
 from tests.api.archives import members, saved_with, write
 from tests.api.small import BUDGET, PARTS, Judge, check_parts, limit_tuning, parts, races_by
 from tests.kernels.kernels import in_threads
+from tests.sampled import thinned
 from tests.work import ByHand
 
 #: without a search, so that a test takes a second
@@ -71,7 +72,7 @@ def check_numbers(executable: mi.Executable, p: GraphProgram, count: int, seed: 
             assert g.shape == w.shape and np.abs(g - w).max(initial=0) < 3e-4 * scale, (p.name, sizes)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", thinned(SMALL))
 def test_one_compile_serves_all_sizes_also_after_loading(name: str, tmp_path: Path) -> None:
     p, executable = SMALL[name], quick(name)
     check_numbers(executable, p, 20)
@@ -79,7 +80,7 @@ def test_one_compile_serves_all_sizes_also_after_loading(name: str, tmp_path: Pa
     check_numbers(mi.load_executable(tmp_path / "program.mirage"), p, 3, seed=1)
 
 
-@pytest.mark.parametrize("name", [pytest.param("llama_decode", marks=pytest.mark.slow), "mixtral_moe", "two_functions"])
+@pytest.mark.parametrize("name", thinned(["mixtral_moe", "two_functions", "llama_decode"], 3))
 def test_superoptimized_programs_compute_the_same(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +328,7 @@ for file in sorted(Path(sys.argv[1]).glob("*.mirage")):
 """
 
 
+@pytest.mark.slow
 def test_another_process_gets_the_same_bits(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for p in SMALL.values():

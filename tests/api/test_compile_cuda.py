@@ -35,7 +35,9 @@ __all__ = ["executable", "interpreter", "strict"]
 
 pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")
 #: layers that Triton's interpreter takes seconds for
-SLOW = ("bert_encoder", "llama_prefill", "llama_decode", "gemma_decode", "whisper_decode")
+SLOW = (
+    "bert_encoder", "llama_prefill", "llama_decode", "gemma_decode", "whisper_decode", "gpt2_decode", "mixtral_routed",
+)  # fmt: skip
 without_device = pytest.mark.skipif(present_device() is not None, reason="a CUDA device is at hand")
 
 

@@ -31,6 +31,7 @@ from mirage.verify.equivalence import Verifier, verify_programs
 from mirage.verify.proof import prove_programs
 from tests.api.small import BUDGET
 from tests.kernels.kernels import bound, error
+from tests.sampled import thinned
 
 T = mi.tensor
 
@@ -119,7 +120,7 @@ def test_canonical_programs_are_valid_and_found_again(name: str) -> None:
     assert Verifier(program).admit(back).proof == "proved"
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", thinned(PROGRAMS))
 def test_found_kernels_agree_with_float64(name: str) -> None:
     """The cheapest graphs, proved or tested, compiled by the first schedules, at the given sizes and at others."""
     program, given = PROGRAMS[name].trace(), PROGRAMS[name].sizes["small"]

@@ -14,6 +14,7 @@ from mirage.kernels.cuda.device import find_cupy
 from tests.api.cuda_programs import TARGET, executable, interpreter
 from tests.api.small import BUDGET
 from tests.kernels.cuda.strict_lab import StrictLab, strict
+from tests.sampled import thinned
 
 __all__ = ["executable", "interpreter", "strict"]
 
@@ -55,7 +56,7 @@ def agrees(cupy: Any, run: Any, arrays: list[Any], wanted: Any) -> None:
         np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3 * float(np.abs(wanted).max()))
 
 
-@pytest.mark.parametrize("program", [padded, apart, inside], ids=lambda p: p.name)
+@pytest.mark.parametrize("program", thinned([padded, apart, inside], 3, 2), ids=lambda p: p.name)
 def test_found_kernels_read_windows(cupy: Any, program: Any) -> None:
     traced = program.trace()
     fast = mi.superoptimize(program, target=TARGET, budget=BUDGET, cache=False)

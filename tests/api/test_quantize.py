@@ -19,6 +19,7 @@ from mirage.ir.graph.interpret import run_module
 from mirage.ir.graph.nodes import Module, OpCall
 from mirage.ir.graph.text import print_module
 from tests.api.small import BUDGET, Judge, races_by
+from tests.sampled import thinned
 
 RNG = np.random.default_rng(0)
 WEIGHTS: dict[str, np.ndarray] = {
@@ -55,7 +56,7 @@ SCHEMES = [
 ]
 
 
-@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("scheme", thinned(SCHEMES), ids=str)
 def test_compiled_as_interpreted_bit_for_bit(scheme: mi.Scheme) -> None:
     q = quantized(scheme=scheme)
     assert operators(q.module) == ["quantize", "quantized_matmul", "quantized_matmul"]

@@ -23,6 +23,7 @@ from tests.api.small import BUDGET, loaded
 from tests.kernels.kernels import bound, error, random_inputs
 from tests.modelled import modelled
 from tests.programs import widened
+from tests.sampled import thinned
 
 
 def gated(x: Any, w: Any, s: Any, v: Any, t: Any) -> Any:
@@ -84,7 +85,7 @@ def right(p: Program, found: Any, given: list[np.ndarray], sizes: dict[str, int]
     assert error([np.asarray(found)], run_reference(p, given, sizes, "float64")) < 4 * bound("float32")
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", thinned(PROGRAMS))
 def test_every_kernel_is_right_at_other_sizes(name: str) -> None:
     r, (_, _, sizes) = result(name), PROGRAMS[name]
     kernels = [c.executable for c in r.graphs if c.executable is not None]
@@ -188,7 +189,7 @@ def test_what_is_not_widened_is_refused(fn: Any, specs: dict[str, Any], message:
         mi.trace(fn, "wrong", **specs)
 
 
-@pytest.mark.parametrize("name", ("gated", "attend", "shifted", "three types"))
+@pytest.mark.parametrize("name", thinned(["gated", "attend", "shifted", "three types"], 4))
 def test_compiled_functions_search_what_reads_bytes(name: str) -> None:
     """The casts and scales are part of a subprogram, and no tensor of float32 is made of what is stored."""
     fn, specs, sizes = PROGRAMS[name]

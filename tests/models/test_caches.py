@@ -45,10 +45,6 @@ def slow(model: Callable[[], Any]) -> Any:
     return pytest.param(model, marks=pytest.mark.slow)
 
 
-def slow_pair(*values: Any) -> Any:
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
 def made(model: Callable[[], Any]) -> Any:
     torch.manual_seed(0)
     return model().eval()
@@ -272,7 +268,8 @@ def static(config: Any) -> Any:
     return transformers.StaticCache(config=config, max_cache_len=16)
 
 
-@pytest.mark.parametrize(("model", "empty"), [(llama, grown), slow_pair(llama, static), slow_pair(mistral, grown)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "empty"), [(llama, grown), (llama, static), (mistral, grown)])
 def test_saved_models_take_and_give_caches(model: Callable[[], Any], empty: Callable[[Any], Any], tmp_path: Path) -> None:
     eager = made(model)
     run = mirage.torch.compile(eager, **QUICK)

@@ -92,6 +92,7 @@ def sgd(parameters: Any) -> Any:
     return torch.optim.SGD(parameters, 0.1, momentum=0.9)
 
 
+@pytest.mark.slow
 def test_a_transformer_learns_as_in_pytorch() -> None:
     # operators one by one: to compile the kernels takes long
     compare_training(1, lambda model: compiled(model, dynamic=True, without=("superoptimize", "fuse")), adam, 8)

@@ -87,7 +87,7 @@ FORMS: dict[str, tuple[Callable[..., Any], bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", thinned(FORMS))
+@pytest.mark.parametrize("name", thinned(FORMS, 3))
 def test_programs_call_it(name: str) -> None:
     function, calls = FORMS[name]
     model = Model(function).eval()

@@ -267,12 +267,12 @@ BUILDS: dict[str, tuple[str, ...]] = {
 }
 #: builds and numbers of threads of C that is compiled for a type of 16 bits; each build and type is there once without slow tests
 SANITIZED_HALVES = [
-    ("float16", "address", "1"),
     ("bfloat16", "native", "2"),
     *(
         pytest.param(half, build, threads, marks=pytest.mark.slow)
         for half, build, threads in (
-            ("bfloat16", "address", "1"), ("float16", "native", "2"), ("float16", "thread", "3"), ("bfloat16", "thread", "3"),
+            ("float16", "address", "1"), ("bfloat16", "address", "1"), ("float16", "native", "2"), ("float16", "thread", "3"),
+            ("bfloat16", "thread", "3"),
         )
     ),
 ]  # fmt: skip

@@ -204,5 +204,6 @@ def test_by_the_tiles_of_amx() -> None:
     check_clean("native", tiled, "2")
 
 
+@pytest.mark.slow
 def test_values_that_end_too_early_are_found() -> None:
     check_caught("address", SOURCES["bfloat16"], "1", "wrong", text="heap-buffer-overflow")

@@ -178,7 +178,8 @@ int main(int argc, char **argv)
 }
 """
 CASES = [
-    ("float", "address", "0"), pytest.param("float", "thread", "3", marks=pytest.mark.slow), ("double", "native", "0"),
+    ("float", "native", "0"),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (("double", "address", "0"), ("float", "thread", "3"))),
 ]  # fmt: skip
 
 
