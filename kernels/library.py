@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from mirage.errors import InputError
-from mirage.ir.axes import AxisDims, AxisProgram, read_arguments, stored_dtypes
+from mirage.ir.axes import AxisDims, AxisProgram, argument_places, read_arguments, stored_dtypes
 from mirage.ir.dims import evaluate
 from mirage.ir.moves import moved
 from mirage.ir.types import DTYPES
-from mirage.kernels.library_calls import NUMPY, Added, Arrays, Axes, LibraryCalls, aligned, merged
+from mirage.kernels.library_calls import NUMPY, Added, Arrays, Axes, Extents, LibraryCalls, aligned, merged
 from mirage.kernels.logs import corrections
 from mirage.kernels.separate import with_separate_exps
 from mirage.mugraph.degree import analyze
@@ -67,24 +67,39 @@ class LibraryProgram:
         rows, added = _maxima(separate)
         self._calls = self.calls(separate, rows, added=added, arrays=arrays)
         self._bindings: dict[tuple[tuple[str, int], ...], _Bound] = {}
+        needed = self._calls.reads()
+        self._read = [i in needed for i in self._calls.inputs]
+        #: the inputs, of which those that no call reads are not moved
+        self._inputs = [
+            x if read or not x.moved else replace(x, moved=()) for x, read in zip(axis_program.inputs, self._read, strict=True)
+        ]
+        self._places = argument_places(axis_program.inputs)
 
     def __call__(
-        self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int], out: Sequence[np.ndarray] | None = None
+        self,
+        inputs: Sequence[np.ndarray],
+        sizes: Mapping[str, int],
+        out: Sequence[np.ndarray] | None = None,
+        given: Sequence[Any] | None = None,
     ) -> list[np.ndarray]:
         """The results for arguments of the shapes that `sizes` (symbol -> size) binds, in arrays of their own, or in `out`:
-        C-contiguous arrays of the results' shapes and dtype that do not overlap the arguments.
+        C-contiguous arrays of the results' shapes and dtype that do not overlap the arguments. `given` are the objects that the
+        arrays are views of, where they are not arrays of NumPy: packed copies of constants belong to these.
 
         Raises InputError for arrays of another number, shape or dtype, DimError for a symbol without size.
         """
         bound = self._bind(sizes)
         values = bound.values.copy()
         read = read_arguments(
-            self.program.name, self.program.inputs, inputs, lambda moves, a: moved(moves, a, sizes, self._xp)
+            self.program.name, self._inputs, inputs, lambda moves, a: moved(moves, a, sizes, self._xp)
         )
         self._check(read, bound)
-        for i, x, a in zip(self._calls.inputs, self.program.inputs, read, strict=True):
+        for i, x, a, is_read in zip(self._calls.inputs, self.program.inputs, read, self._read, strict=True):
+            if not is_read:
+                continue
             one_each = all(len(d) == 1 for d in x.dims)
             values[i] = a if one_each else a.reshape([bound.extents[e] for e in x.axes])
+        self._prepare(values, bound.extents, inputs if given is None else given)
         if out is None:
             self._calls.run(values, bound.extents, {})
             return self._results(values, bound)
@@ -94,6 +109,9 @@ class LibraryProgram:
             if k not in direct:
                 o[...] = self._value(k, values, bound).reshape(o.shape)
         return list(out)
+
+    def _prepare(self, values: list[Any], extents: Extents, given: Sequence[Any]) -> None:
+        """Fill in values of steps that need not be computed, of those of the inputs; `given` is one object per argument."""
 
     def _direct(self, out: Sequence[np.ndarray], bound: _Bound) -> dict[int, tuple[int, np.ndarray]]:
         """Results that a call computes in place: which -> its step, and the array over the step's axes."""
@@ -123,7 +141,9 @@ class LibraryProgram:
 
     def _check(self, inputs: Sequence[np.ndarray], bound: _Bound) -> None:
         name = self.program.name
-        for x, a, dtype, want in zip(self.program.inputs, inputs, self._stored, bound.inputs, strict=True):
+        for x, a, dtype, want, own in zip(self._inputs, inputs, self._stored, bound.inputs, self.program.inputs, strict=True):
+            if x is not own:
+                continue
             if a.dtype != dtype:
                 raise InputError(f"{name}: input {x.argument} has dtype {a.dtype}, not {dtype}; convert it with astype")
             if a.shape != want:

@@ -11,7 +11,7 @@ layout that they come in, and a transposed operand reaches BLAS as a view.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from math import prod
@@ -203,6 +203,23 @@ class Planner:
     def finish(self, outputs: list[int]) -> list[int]:
         """The steps of the program's results after the last changes to the plan."""
         return outputs
+
+    def readers(self) -> dict[int, list[int]]:
+        """Per step, those that read its result."""
+        found: dict[int, list[int]] = {i: [] for i in range(len(self.steps))}
+        for i, s in enumerate(self.steps):
+            for j in s.operands:
+                found[j].append(i)
+        return found
+
+    def drop_unread(self, outputs: Sequence[int]) -> None:
+        """Leave out the calls whose results none of the `outputs` needs."""
+        needed = set(outputs)
+        for i in range(len(self.steps) - 1, -1, -1):
+            if i in needed:
+                needed.update(self.steps[i].operands)
+            elif self.steps[i].run is not None:
+                self.steps[i] = replace(self.steps[i], operands=(), run=None)
 
     def _convert(self, x: int, dtype: np.dtype) -> int:
         array = self.arrays.xp.array
@@ -446,6 +463,14 @@ class LibraryCalls:
         """Whether a step is a call: neither an input nor a scalar."""
         return self._steps[step].run is not None
 
+    def computed(self) -> list[tuple[int, Step]]:
+        """The steps that are calls, with their numbers, in order."""
+        return self._compute
+
+    def reads(self) -> set[int]:
+        """The steps whose results calls read, or that are results."""
+        return {j for _, s in self._compute for j in s.operands} | set(self.outputs)
+
     def fresh(self, step: int) -> bool:
         """Whether a step's result is an array that no one else holds."""
         return self._steps[step].fresh
@@ -458,10 +483,14 @@ class LibraryCalls:
         return values
 
     def run(self, values: list[Any], extents: Extents, out: Mapping[int, np.ndarray]) -> None:
-        """Compute all values in place; `out` (step -> array over its axes) takes the results of those steps."""
+        """Compute all values that are not there yet, in place; `out` (step -> array over its axes) takes the results of those
+        steps.
+        """
         with np.errstate(all="ignore"):
             for i, s in self._compute:
                 assert s.run is not None
+                if values[i] is not None:
+                    continue
                 to = out.get(i)
                 if to is None and s.overwrites is not None:
                     to = values[s.overwrites]

@@ -14,10 +14,10 @@ from mirage.ir.codec import decode
 from mirage.ir.loops.program import LoopProgram
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.launch.packing import check_packed
+from mirage.kernels.cpu.library import CpuLibraryProgram
 from mirage.kernels.cpu.model.limits import limit_us, measure_limits
 from mirage.kernels.cpu.processor import CPU_RATES, Processor, processor
 from mirage.kernels.cpu.tuning import CpuTuning, machine_model
-from mirage.kernels.library import LibraryProgram
 from mirage.kernels.target import Made, Scheduled, unknown
 from mirage.mugraph.rename import rename_schedule
 from mirage.mugraph.schedule import Schedule
@@ -61,8 +61,8 @@ class CpuTarget:
     def arithmetic(self) -> type[FloatArithmetic]:
         return FloatArithmetic
 
-    def library(self, program: AxisProgram) -> LibraryProgram:
-        return LibraryProgram(program)
+    def library(self, program: AxisProgram) -> CpuLibraryProgram:
+        return CpuLibraryProgram(program)
 
     def loops(self, program: LoopProgram, hints: Mapping[str, int]) -> LoopKernel:
         # only whole programs have loops

@@ -23,6 +23,7 @@ from mirage.kernels.cpu.launch.direct import DirectCalls
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.launch.frames import BoundCall
 from mirage.kernels.cpu.launch.memory import address
+from mirage.kernels.cpu.library import CpuLibraryProgram
 from mirage.remember import remember
 from mirage.runtime.arrays import check_inputs, detached, like
 from mirage.runtime.binding import SizeBinder
@@ -227,8 +228,10 @@ class Caller:
         if isinstance(run, CpuExecutable):
             direct = outs if outs is not None and may_write_in_place(outs, inputs) else None
             found = run(inputs, sizes, direct, arrays)
-        else:
+        elif isinstance(run, CpuLibraryProgram):
             # NumPy may answer with views
+            found = detached(run(inputs, sizes, given=arrays), inputs)
+        else:
             found = detached(run(inputs, sizes), inputs)
         if outs is None:
             results = [like(r, arrays[0]) for r in found]

@@ -112,19 +112,11 @@ class CudaPlanner(Planner):
         return self._add(("stored", storage), step.operands, step.axes, run, fresh=False)
 
     def finish(self, outputs: list[int]) -> list[int]:
-        readers: dict[int, list[int]] = {i: [] for i in range(len(self.steps))}
-        for i, s in enumerate(self.steps):
-            for j in s.operands:
-                readers[j].append(i)
+        readers = self.readers()
         for i, s in enumerate(self.steps):
             if isinstance(s.run, Product):
                 self._fuse(i, s.run, readers, outputs)
-        needed = set(outputs)
-        for i in range(len(self.steps) - 1, -1, -1):
-            if i in needed:
-                needed.update(self.steps[i].operands)
-            elif self.steps[i].run is not None:
-                self.steps[i] = replace(self.steps[i], operands=(), run=None)
+        self.drop_unread(outputs)
         return outputs
 
     def _fuse(self, first: int, product: Product, readers: dict[int, list[int]], outputs: Sequence[int]) -> None:

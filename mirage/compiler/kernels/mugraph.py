@@ -29,8 +29,8 @@ from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.launch.frames import BoundCall
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.rounds import Launch
+from mirage.kernels.cpu.library import CpuLibraryProgram
 from mirage.kernels.decision import Tree, leaves
-from mirage.kernels.library import LibraryProgram
 from mirage.remember import remember
 
 if TYPE_CHECKING:
@@ -111,9 +111,9 @@ class MuGraphKernel:
         return "\n".join([*lines, *(f"    at {where}: {self.versions[k]}" for where, k in leaves(self.tree))])
 
     @cached_property
-    def library(self) -> LibraryProgram:
+    def library(self) -> CpuLibraryProgram:
         """The program as NumPy and BLAS calls."""
-        return LibraryProgram(to_axes(self.program))
+        return CpuLibraryProgram(to_axes(self.program), self.constants)
 
     def version(self, sizes: Mapping[str, int]) -> KernelVersion:
         """What a call at these sizes (dim symbol -> elements) runs; raises DimError where a dim has no size."""

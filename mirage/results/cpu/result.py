@@ -16,10 +16,10 @@ from mirage.ir.dims import check_complete
 from mirage.ir.interpret import Runner, run_reference
 from mirage.kernels.cpu.launch.choose import compile_tree
 from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.library import CpuLibraryProgram
 from mirage.kernels.cpu.model.limits import limit_us, measure_limits, program_cost
 from mirage.kernels.cpu.processor import Processor
 from mirage.kernels.decision import leaves
-from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
 from mirage.mugraph.reference import reference_graph
 from mirage.progress import Say
@@ -55,7 +55,7 @@ class Superoptimized(Result):
     threads: int
     baselines: dict[str, Timing]
     decision: Decision
-    library: LibraryProgram | None = field(default=None, repr=False)
+    library: CpuLibraryProgram | None = field(default=None, repr=False)
     go_on: Callable[[float, Say], Superoptimized] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -135,8 +135,8 @@ class Superoptimized(Result):
         return self._library if version.kind == "library" else self.reference
 
     @cached_property
-    def _library(self) -> LibraryProgram:
-        return self.library or LibraryProgram(self.verifier.axis_program)
+    def _library(self) -> CpuLibraryProgram:
+        return self.library or CpuLibraryProgram(self.verifier.axis_program, self.constants)
 
     @property
     def _target_name(self) -> str:
@@ -174,7 +174,7 @@ class Superoptimized(Result):
     def forget(self) -> None:
         """Drop the packed copies of constants. The next call makes them again: needed where somebody wrote to a constant."""
         for run in self._runners:
-            if isinstance(run, CpuExecutable):
+            if isinstance(run, CpuExecutable | CpuLibraryProgram):
                 run.forget()
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:

@@ -11,9 +11,9 @@ from mirage.errors import FormatError
 from mirage.ir.interpret import Runner, run_reference
 from mirage.ir.program import Program
 from mirage.kernels.cpu.launch.shared import prepare
+from mirage.kernels.cpu.library import CpuLibraryProgram
 from mirage.kernels.cpu.processor import Processor
 from mirage.kernels.cpu.target import CpuTarget
-from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import get_target
 from mirage.mugraph.degree import program_is_stable
@@ -103,7 +103,7 @@ class Session:
         self.seed = seed
         self.memory = memory
         self.begun_with = begun_with
-        self.library = LibraryProgram(work.verifier.axis_program)
+        self.library = CpuLibraryProgram(work.verifier.axis_program, work.constants)
         self._kept = time.perf_counter()
         #: whether all graphs of the search are kept
         self._kept_all = False
