@@ -20,13 +20,15 @@ MOVED = (*RENAMING, "cast")
 LINEAR = (*MOVED, "add", "sub", "neg", "mul", "constant")
 #: operators that make positive numbers of positive ones, beside elementwise ones
 POSITIVE = (*MOVED, "sum", "mean", "max", "matmul")
+#: what probabilities are drawn from
+SHARES = (0.02, 0.98)
 _NONE: frozenset[int] = frozenset()
 
 
 def random_inputs(program: Program, sizes: Mapping[str, int], seed: int, offset: float = 0.0) -> list[np.ndarray]:
     """Inputs of the program's shapes and dtype: normal ones (standard deviation 1) around `offset`, all numbers
-    of an integer type, positive ones for `positives`, 0 and 1 for `masks`, as causal ones have them, and numbers in order for
-    `positions`.
+    of an integer type, positive ones for `positives`, 0 and 1 for `masks`, as causal ones have them, numbers between these for
+    `shares`, and numbers in order for `positions`.
     """
     rng = np.random.default_rng(seed)
     inputs = Inputs(program)
@@ -61,18 +63,21 @@ class Inputs:
 
     def __init__(self, program: Program) -> None:
         self.types = program.input_types
-        self._masks = masks(program)
-        self._positions = positions(program)
+        self._shares = shares(program)
+        self._masks = masks(program) - self._shares
         self._positives = positives(program)
+        self._positions = positions(program)
 
     def normal(self, k: int) -> bool:
-        """Whether the k-th input holds normal numbers, or their absolute values."""
+        """Whether the k-th input holds normal numbers, their absolute values, or numbers between 0 and 1."""
         return k not in self._masks and k not in self._positions and self.types[k].dtype not in STORED_INTEGERS
 
     def draw(self, k: int, sizes: Mapping[str, int], rng: np.random.Generator, offset: float = 0.0) -> np.ndarray:
         """The k-th input at these sizes."""
         t = self.types[k]
         shape, dtype = t.bind(sizes), ELEMENTS[t.dtype]
+        if k in self._shares:
+            return filled(shape, lambda n: rng.uniform(*SHARES, n).astype(dtype))
         if k in self._masks:
             return _mask(shape).astype(dtype)
         if k in self._positions:
@@ -100,26 +105,37 @@ def masks(program: Program) -> frozenset[int]:
     a kernel that has `low - low * mask` for `(1 - mask) * low`, which loses what is seen.
     """
     places = {i: k for k, i in enumerate(program.inputs)}
-    one = {i for i, n in enumerate(program.nodes) if n.op == "constant" and n.attr["value"] == 1}
+    one = _ones(program)
     found = set()
     for n in program.nodes:
         if n.op != "sub" or not one.intersection(n.inputs):
             continue
         for i in n.inputs:
-            while program.nodes[i].op in MOVED:
-                i = program.nodes[i].inputs[0]
-            if i in places:
-                found.add(places[i])
+            if (x := _unmoved(program, i)) in places:
+                found.add(places[x])
     return frozenset(found)
+
+
+def _unmoved(program: Program, i: int) -> int:
+    """The node whose elements this one has, in another order."""
+    while program.nodes[i].op in MOVED:
+        i = program.nodes[i].inputs[0]
+    return i
+
+
+def _ones(program: Program) -> set[int]:
+    """The nodes that are the number 1."""
+    return {i for i, n in enumerate(program.nodes) if n.op == "constant" and n.attr["value"] == 1}
 
 
 class _Arguments:
     """An algebra: a value is the places of inputs that it is made of by what makes positive numbers of positive ones. `limited`
-    are those that an argument of a function which is undefined below 0 is made of.
+    are those that an argument of a function which is undefined below 0 is made of, `divisors` those that a divisor is made of.
     """
 
     def __init__(self) -> None:
         self.limited: frozenset[int] = _NONE
+        self.divisors: frozenset[int] = _NONE
 
     def constant(self, value: Fraction) -> frozenset[int]:
         return _NONE
@@ -136,7 +152,9 @@ class _Arguments:
     def add(self, x: frozenset[int], y: frozenset[int]) -> frozenset[int]:
         return x | y
 
-    div = add
+    def div(self, x: frozenset[int], y: frozenset[int]) -> frozenset[int]:
+        self.divisors |= y
+        return x | y
 
     def mul(self, x: frozenset[int], y: frozenset[int]) -> frozenset[int]:
         # a square is positive in any case
@@ -148,23 +166,50 @@ class _Arguments:
         return _NONE
 
 
-def positives(program: Program) -> frozenset[int]:
-    """The places of inputs that the arguments of functions such as roots and logarithms are made of, as variances and
-    probabilities are: of numbers below 0 these functions are undefined, and no kernel could be compared.
-    """
+def _arguments(program: Program) -> _Arguments:
+    """What the functions and divisions of a program are applied to; 1 - x is made of x, for it is positive where x is a share."""
     places = {i: k for k, i in enumerate(program.inputs)}
+    one = _ones(program)
     algebra = _Arguments()
     made: list[frozenset[int]] = []
     for i, n in enumerate(program.nodes):
         args = [made[j] for j in n.inputs]
         if i in places:
             made.append(frozenset({places[i]}))
+        elif n.op == "sub" and n.inputs[0] in one:
+            made.append(args[1])
         elif n.op in POSITIVE:
             made.append(args[0].union(*args[1:]))
         else:
             definition = get_operator(n.op)
             made.append(definition.apply(algebra, args, n.attr) if isinstance(definition, Elementwise) else _NONE)
-    return algebra.limited
+    return algebra
+
+
+def positives(program: Program) -> frozenset[int]:
+    """The places of inputs that divisors are made of, or the arguments of functions such as roots and logarithms, as variances
+    are.
+
+    Of numbers below 0 these functions are undefined, and a divisor that is a sum may be near 0, as no user's is: no kernel could
+    be compared.
+    """
+    arguments = _arguments(program)
+    return arguments.limited | arguments.divisors
+
+
+def shares(program: Program) -> frozenset[int]:
+    """The places of those among the `masks` that are no masks but probabilities: where they are 0 or 1, logarithms, roots and
+    quotients are undefined.
+    """
+    one = _ones(program)
+    found = set(_arguments(program).limited)
+    places = {i: k for k, i in enumerate(program.inputs)}
+    for n in program.nodes:
+        if n.op == "div":
+            below = program.nodes[_unmoved(program, n.inputs[1])]
+            if below.op == "sub" and below.inputs[0] in one and (x := _unmoved(program, below.inputs[1])) in places:
+                found.add(places[x])
+    return masks(program) & found
 
 
 def positions(program: Program) -> dict[int, int]:

@@ -35,7 +35,7 @@ from mirage.search import cold
 from mirage.search.accuracy import GIVEN, Trials, reference_seconds
 from mirage.search.candidates import Candidate, Candidates, fewest_plain
 from mirage.search.explore import Explorer, Pair
-from mirage.search.inputs import masks, positions, random_inputs
+from mirage.search.inputs import masks, positions, random_inputs, shares
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 
 #: kernels that are compiled at most; a wave of them per core, after the first kernel, which is alone, so that it is measured soon
@@ -497,7 +497,7 @@ class Tuner:
                 told = "the kernel's results differ from the program's" if case.tells else "a result is nowhere finite"
                 message = f"{c.graph.origin}: {told} at {case.name}; it is not used"
                 # what hides values may round them away, which is no fault of the compiler's
-                if case.name == GIVEN and not (masks(self.program) or positions(self.program)):
+                if case.name == GIVEN and not (masks(self.program) - shares(self.program) or positions(self.program)):
                     warnings.warn(message, DegradedWarning, stacklevel=2)
                 self.rejected.append(message)
                 return None

@@ -13,7 +13,7 @@ import pytest
 import mirage as mi
 from mirage.ir.interpret import run_reference
 from mirage.search.accuracy import MAX_FLOPS, SLACK, ULPS, Trial, accuracy_trials
-from mirage.search.inputs import masks, positions, positives, random_inputs, rounded_otherwise
+from mirage.search.inputs import masks, positions, positives, random_inputs, rounded_otherwise, shares
 from tests.programs import program
 
 EPS = float(np.finfo(np.float32).eps)
@@ -243,6 +243,30 @@ def test_a_kernel_that_loses_what_a_mask_shows_is_refused(monkeypatch: pytest.Mo
     assert all(passed(multiplied_out))
 
 
+SHARES: dict[str, tuple[Callable[..., Any], set[int]]] = {
+    "the logit": (lambda p, y: mi.log(p / (1 - p)) * y, {0}),
+    "cross entropy of two": (lambda p, y: -mi.mean(y * mi.log(p) + (1 - y) * mi.log(1 - p)), {0}),
+    "a divergence": (lambda p, y: p * mi.log(p / y) + (1 - p) * mi.log((1 - p) / (1 - y)), {0, 1}),
+    "odds": (lambda p, y: y / (1 - mi.reshape(p, ("1", "m", "n"))), {0}),
+    "a noised image": (lambda p, y: (y - mi.sqrt(1 - p)) / mi.sqrt(p), {0}),
+    "a mask": (lambda p, y: y * p + (1 - p) * -1e9, set()),
+    "a mask that is counted": (lambda p, y: mi.sum(y * p + (1 - p) * -1e9) / mi.sum(p), set()),
+}
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_shares_are_between_0_and_1(name: str) -> None:
+    fn, wanted = SHARES[name]
+    p = mi.trace(fn, "shares", p=mi.tensor("m", "n"), y=mi.tensor("m", "n"))
+    assert shares(p) == wanted
+    for offset in (0.0, 1000.0):
+        drawn = random_inputs(p, {"m": 9, "n": 17}, 0, offset)
+        for k, x in enumerate(drawn):
+            assert ((x > 0) & (x < 1)).all() == (k in wanted)
+            assert (set(x.ravel()) == {0.0, 1.0}) == (k in masks(p) - shares(p))
+        assert all(np.isfinite(r).all() for r in run_reference(p, drawn, {"m": 9, "n": 17}))
+
+
 POSITIVES: dict[str, tuple[Callable[..., Any], set[int]]] = {
     "roots of weights": (lambda x, w: x @ mi.sqrt(w), {1}),
     "logarithms of rows": (lambda x, w: mi.log(x) / mi.sum(mi.sqrt(x), axis=-1, keepdims=True) @ w, {0}),
@@ -254,6 +278,9 @@ POSITIVES: dict[str, tuple[Callable[..., Any], set[int]]] = {
     "a whole power": (lambda x, w: x**3.0 @ w, set()),
     "a norm": (lambda x, w: x / mi.sqrt(mi.mean(x * x, axis=-1, keepdims=True) + 1e-6) @ w, set()),
     "a root mean square": (lambda x, w: x / mi.sqrt(mi.mean(mi.square(x), axis=-1, keepdims=True)) @ w, set()),
+    "a divisor that is a sum": (lambda x, w: w / mi.sum(x, axis=0, keepdims=True).mT, {0}),
+    "a divisor that is a product": (lambda x, w: x / (x @ (w @ mi.relu(w.mT))), {0, 1}),
+    "a softmax": (lambda x, w: mi.softmax(x) @ w, set()),
     "logarithms of sums of exps": (lambda x, w: mi.log(mi.sum(mi.exp(x), axis=-1, keepdims=True)) + x @ w, set()),
 }
 
