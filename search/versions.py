@@ -64,6 +64,8 @@ FAR, TRIES = 4.0, 3
 CALLS, LIBRARY_CALLS = 60, 8
 #: one of so many parts of the time for further sizes is what a point takes at most
 POINT_PART = 4
+#: and, where it does not, for a comparison of one winner with the library, for which one of so many parts of the time is left
+GLANCE_CALLS, LIBRARY_GLANCE_CALLS, GLANCE_PART = 6, 3, 5
 #: and calls of the library's that the time for given sizes has to suffice for, and where it does not, for their visit
 CALLS_GIVEN, CALLS_VISIT = 4, 3
 #: operations of the program up to which results at a point are compared with float64
@@ -289,41 +291,57 @@ class VersionTuner:
         """Measure at further sizes, while there is time."""
         seconds = self.left() * (1 - TABLE_SHARE)
         stop = time.perf_counter() + seconds
-        points = sample_points(self.anchors, self._allowed(tuned, seconds / POINT_PART))
-        whole = sample_points(self.anchors, lambda sizes: not is_empty(self.program, sizes))
-        self.cutoffs.add("further sizes too large to be measured in the time left", sum(p not in points for p in whole))
-        self.planned = len(points)
+        allowed = self._allowed(tuned, seconds / POINT_PART)
+        points = sample_points(self.anchors, allowed)
+        large = [p for p in sample_points(self.anchors, self._fits) if p not in points]
+        self.planned = len(points) + len(large)
         for i, sizes in enumerate(points):
-            left = stop - time.perf_counter()
+            left = stop - seconds / GLANCE_PART - time.perf_counter()
             if left < VISIT_LEAST:
-                self.skipped = len(points) - i
+                self._glance([*points[i:], *large], tuned, stop)
                 return
             self._visit(sizes, max(left / (len(points) - i), VISIT_LEAST))
-            self.progress(f"{self.compiled} kernels compiled, {i + 1} of {len(points)} further sizes")
-        for k, sizes in enumerate(self._between()):
+            self.progress(f"{self.compiled} kernels compiled, {i + 1} of {self.planned} further sizes")
+        self._glance(large, tuned, stop)
+        for k, sizes in enumerate(self._between(allowed)):
             if k == MAX_BETWEEN or stop - time.perf_counter() < VISIT_LEAST:
                 self.cutoffs.add("gap between sizes where other versions win left open")
                 return
             self._visit(sizes, (stop - time.perf_counter()) / MAX_BETWEEN)
 
+    def _least_us(self, tuned: Tuned) -> float:
+        """The time of the fastest version at the first given sizes."""
+        return min([tuned.baselines["library"].min_us, *(c.timing.min_us for c in tuned.candidates if c.timing)])
+
     def _allowed(self, tuned: Tuned, seconds: float) -> Callable[[Sizes], bool]:
         """Whether the program at some sizes fits the memory, and, as modelled, some calls of it these seconds."""
-        library = tuned.baselines["library"].min_us
-        best = min([library, *(c.timing.min_us for c in tuned.candidates if c.timing)])
-        calls = _calls_seconds(best, library)
+        calls = _calls_seconds(self._least_us(tuned), tuned.baselines["library"].min_us)
 
-        def allowed(sizes: Sizes) -> bool:
-            if is_empty(self.program, sizes) or bytes_needed(self.program, sizes) > MEMORY_SHARE * memory_bytes():
-                return False
-            return calls * self._ratio(sizes) <= seconds
+        return lambda sizes: self._fits(sizes) and calls * self._ratio(sizes) <= seconds
 
-        return allowed
+    def _fits(self, sizes: Sizes) -> bool:
+        """Whether the program has elements at some sizes, which fit the memory."""
+        return not is_empty(self.program, sizes) and bytes_needed(self.program, sizes) <= MEMORY_SHARE * memory_bytes()
+
+    def _glance(self, points: Sequence[Sizes], tuned: Tuned, stop: float) -> None:
+        """Compare what wins at the most work so far with the library, by a few calls, the smallest point first: a kernel that was
+        chosen for one row may be several times as slow as the library for many.
+        """
+        calls = GLANCE_CALLS * self._least_us(tuned) + LIBRARY_GLANCE_CALLS * tuned.baselines["library"].min_us
+        for i, sizes in enumerate(sorted(points, key=self._ratio)):
+            winner = max(self.visits, key=lambda v: self._ratio(v.sizes)).best()
+            if winner not in self.pool or 1e-6 * calls * self._ratio(sizes) > stop - time.perf_counter():
+                self.skipped = len(points) - i
+                return
+            visit = _Visit(sizes, Trial.beside(_named(sizes), self.baselines["library"], self.arguments(sizes), sizes))
+            self._race(visit, self._willing(visit, [winner]), LEAST)
+            self.visits.append(visit)
 
     def _visit(self, sizes: Sizes, seconds: float) -> None:
         """Race what there is at these sizes; compile the best graphs for them, and race those too."""
         stop = time.perf_counter() + seconds
         inputs = self.arguments(sizes)
-        at = ", ".join(f"{s}={n}" for s, n in sizes.items())
+        at = _named(sizes)
         _, flops = program_cost(self.axis_program, sizes)
         if flops <= EXACT_FLOPS and trial_seconds(self.program, sizes, flops) <= EXACT_SHARE * seconds:
             trial = Trial.of(at, self.program, inputs, sizes)
@@ -446,8 +464,10 @@ class VersionTuner:
         assert isinstance(run, CpuExecutable)
         return run
 
-    def _between(self) -> Iterator[Sizes]:
-        """Sizes half way (geometrically) between neighbours along a dim where different versions win, wide gaps first."""
+    def _between(self, allowed: Callable[[Sizes], bool]) -> Iterator[Sizes]:
+        """Sizes half way (geometrically) between neighbours along a dim where different versions win, wide gaps first, of those
+        that are allowed.
+        """
         center = self.anchors[0]
         while True:
             gaps: list[tuple[float, Sizes]] = []
@@ -459,8 +479,9 @@ class VersionTuner:
                     lost = min(low.times.get(b, math.inf) / low.times[a], high.times.get(a, math.inf) / high.times[b])
                     ratio = high.sizes[dim] / low.sizes[dim]
                     if lost > 1 + LEAF_PRICE and ratio > RATIO / 2:
-                        middle = math.isqrt(low.sizes[dim] * high.sizes[dim])
-                        gaps.append((ratio, {**center, dim: middle}))
+                        middle = {**center, dim: math.isqrt(low.sizes[dim] * high.sizes[dim])}
+                        if allowed(middle):
+                            gaps.append((ratio, middle))
             if not gaps:
                 return
             yield max(gaps, key=lambda gap: gap[0])[1]
@@ -595,6 +616,10 @@ class VersionTuner:
             [*sorted(best.values(), key=_score), *others],
             {name: timings[name] for name in self.baselines if name in timings}, self.compiled, self.rejected, reason,
         )  # fmt: skip
+
+
+def _named(sizes: Sizes) -> str:
+    return ", ".join(f"{s}={n}" for s, n in sizes.items())
 
 
 def _calls_seconds(best_us: float, library_us: float) -> float:

@@ -311,6 +311,36 @@ def test_fixed_sizes_have_no_further_points() -> None:
     assert (len(decision.points), t.planned) == (1, 0)
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch, modelled: Any) -> None:
+    """No further size is visited; at the given ones, kernels win, and at larger ones, the library."""
+    modelled(lambda kind, sizes: {"kernel": 1.0 if sizes["b"] <= 5 else 1000.0}.get(kind, 20.0))
+
+    def at_given_sizes(calls: Mapping[str, Any], **_: Any) -> dict[str, Timing]:
+        return {name: Timing(20.0, 20.0, 1) if name in ("reference", "library") else Timing(1.0, 1.0, 1) for name in calls}
+
+    monkeypatch.setattr(tune, "interleave", at_given_sizes)
+    monkeypatch.setattr(versions, "CALLS", 1e9)
+
+
+def test_sizes_without_time_for_a_visit_get_a_glance(hasty: None) -> None:
+    """What is the fastest for few rows is compared with the library for many, and gives way to it there."""
+    t = tuner()
+    _, decision = run(t)
+    assert t.planned == 2 and t.skipped == 0
+    few, many = decision.at({"b": 5}), decision.at({"b": 40})
+    assert few.candidate is not None and few.candidate.graph.kernels
+    assert many.candidate is None or not many.candidate.graph.kernels
+
+
+def test_no_glance_takes_longer_than_is_left(hasty: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "GLANCE_CALLS", 1e9)
+    t = tuner()
+    tuned, decision = run(t)
+    assert t.skipped == t.planned == 2 and len(decision.points) == 1
+    assert "2 of 2 further sizes not measured" in tuned.stop_reason
+
+
 def test_slow_and_large_sizes_are_left_out(modelled: Any) -> None:
     modelled(lambda kind, sizes: 10.0)
     t = tuner()
