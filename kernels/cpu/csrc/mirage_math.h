@@ -3,8 +3,8 @@
  *
  * Largest error in units in the last place (float / double; tests hold them):
  *     exp 1.1 / 1.1    log 1 / 1    sigmoid 2.5 / 2    tanh 2.5 / 2    erf 3 / 2    gauss_cdf 5.5 / 4.5    sqrt 0.5
- *     pow 1 through libm; small whole powers p multiply, |p| / 2 + 0.5
- *     sin, cos 1 through libm; abs, floor, ceil, round are exact
+ *     sin, cos 1 / 1    pow 1 through libm; small whole powers p multiply, |p| / 2 + 0.5
+ *     abs, floor, ceil, round are exact
  * gauss_cdf keeps this relative accuracy in the left tail. Results below the smallest normal number may be flushed to
  * zero. NaN gives NaN everywhere, and infinities give the limit of the function.
  *
@@ -275,8 +275,78 @@ MI_INLINE mi_vec mi_fn_abs(mi_vec x) { return mi_abs(x); }
 MI_LANE_BY_LANE(floor, __builtin_floorf, __builtin_floor)
 MI_LANE_BY_LANE(ceil, __builtin_ceilf, __builtin_ceil)
 MI_LANE_BY_LANE(round, __builtin_nearbyintf, __builtin_nearbyint) /* halves to the even integer */
-MI_LANE_BY_LANE(sin, __builtin_sinf, __builtin_sin)
-MI_LANE_BY_LANE(cos, __builtin_cosf, __builtin_cos)
+
+/* Whether some |x| is above the limit, or no number. */
+MI_INLINE int mi_some_beyond(mi_vec x, mi_real limit)
+{
+    const mi_vec a = mi_abs(x);
+#if MI_VEC_BYTES == 64 && MI_CHEAP_MASKS && MI_IS_FLOAT
+    return __builtin_ia32_cmpps512_mask(a, mi_broadcast(limit), 6, (unsigned short)-1, 4) != 0;
+#elif MI_VEC_BYTES == 64 && MI_CHEAP_MASKS
+    return __builtin_ia32_cmppd512_mask(a, mi_broadcast(limit), 6, (unsigned char)-1, 4) != 0;
+#else
+    const mi_ivec within = a <= mi_broadcast(limit);
+    mi_int all = -1;
+    MI_UNROLL for (int i = 0; i < MI_W; i++) all &= within[i];
+    return !all;
+#endif
+}
+
+/* x = n pi / 2 + (high + low) with |high| <= pi / 4, for |x| up to MI_FURTHEST. Products of n with the first three parts of pi / 2
+ * are exact, and so are the first two differences (Cody and Waite, 1980). */
+#define MI_FURTHEST MI_C(12800.0, 1.6e6)
+#define MI_2_OVER_PI MI_C(0.636619772, 0.63661977236758134308)
+#define MI_HALF_PI_1 MI_C(0x1.92p+0, 0x1.921fb544p+0)
+#define MI_HALF_PI_2 MI_C(0x1.fbp-12, 0x1.0b46p-34)
+#define MI_HALF_PI_3 MI_C(0x1.51p-22, 0x1.1a626331p-54)
+#define MI_HALF_PI_4 MI_C(0x1.0b4612p-34, 0x1.1701b839a252p-88)
+
+/* The sine of x, or, `turned` by a quarter, its cosine. */
+MI_INLINE mi_vec mi_sine(mi_vec x, int turned)
+{
+    /* of (sin r / r - 1) / r^2 and (cos r - 1 + r^2 / 2) / r^4 in powers of r^2 */
+    static const mi_real s[] = {
+        MI_C(-0.166666667, -0.16666666666666666666),
+        MI_C(0.00833333187, 0.008333333333333331491),
+        MI_C(-0.000198400865, -0.00019841269841265062561),
+        MI_C(2.72498952e-6, 2.7557319219337310344e-6),
+#if !MI_IS_FLOAT
+        -2.5052106231802837884e-8,
+        1.6058531516797759169e-10,
+        -7.5866910941979583589e-13,
+#endif
+    };
+    static const mi_real c[] = {
+        MI_C(0.0416666647, 0.041666666666666665388),
+        MI_C(-0.00138883029, -0.0013888888888887396492),
+        MI_C(2.45479169e-5, 0.000024801587298764560771),
+#if !MI_IS_FLOAT
+        -2.7557317271145145962e-7,
+        2.0876146146558611582e-9,
+        -1.1382623647474604629e-11,
+#endif
+    };
+    if (__builtin_expect(mi_some_beyond(x, MI_FURTHEST), 0)) {
+        mi_vec r;
+        for (int i = 0; i < MI_W; i++) {
+            if (turned) r[i] = MI_IS_FLOAT ? __builtin_cosf((float)x[i]) : __builtin_cos(x[i]);
+            else r[i] = MI_IS_FLOAT ? __builtin_sinf((float)x[i]) : __builtin_sin(x[i]);
+        }
+        return r;
+    }
+    const mi_vec rounded = x * MI_2_OVER_PI + MI_MAGIC, n = rounded - MI_MAGIC;
+    const mi_vec rest = x - n * MI_HALF_PI_1 - n * MI_HALF_PI_2, part = n * MI_HALF_PI_3;
+    const mi_vec high = rest - part, low = (rest - high) - part - n * MI_HALF_PI_4;
+    const mi_vec square = high * high, half = (mi_real)0.5 * square, near = 1 - half;
+    const mi_vec sine = high + (high * (square * MI_POLY(square, s)) + low * near);
+    const mi_vec cosine = near + (((1 - near) - half) + (square * square * MI_POLY(square, c) - high * low));
+    const mi_ivec quarter = (mi_ivec)rounded + turned;
+    const mi_vec found = mi_select((quarter & 1) != 0, cosine, sine);
+    return (mi_vec)((mi_ivec)found ^ (quarter & 2) << (8 * (int)sizeof(mi_real) - 2));
+}
+
+MI_INLINE mi_vec mi_fn_sin(mi_vec x) { return mi_sine(x, 0); }
+MI_INLINE mi_vec mi_fn_cos(mi_vec x) { return mi_sine(x, 1); }
 
 /* NaN in x stays NaN: mi_max and mi_min return their second operand. */
 MI_INLINE mi_vec mi_fn_maximum(mi_vec x, mi_vec c) { return mi_max(c, x); }

@@ -179,6 +179,12 @@ ACCURACY = [
     ("gauss_cdf", (-3, 3), (-3, 3), 5.5, 4.5),
     ("sin", (-1e4, 1e4), (-1e6, 1e6), 1, 1),
     ("cos", (-1e4, 1e4), (-1e6, 1e6), 1, 1),
+    # also beside numbers that are too large for the vectors
+    ("sin", (-1e9, 1e9), (-1e15, 1e15), 1, 1),
+    ("cos", (-1e9, 1e9), (-1e15, 1e15), 1, 1),
+    # the nearest multiples of a half pi
+    ("sin", (3.1, 3.2), (3.1, 3.2), 1, 1),
+    ("cos", (-1.6, -1.5), (-1.6, -1.5), 1, 1),
 ]
 
 
