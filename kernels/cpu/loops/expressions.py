@@ -185,6 +185,7 @@ class Expressions:
         return f"mi_from_{t.dtype}({element})" if is_half(t.dtype) else element
 
     def _offset(self, t: Tensor, index: tuple[Scalar, ...], w: Writer, env: Env) -> str:
+        assert t.pointer, "what a variable holds has no memory"
         terms = []
         for i, stride in zip(index, t.strides, strict=True):
             if not stride or (isinstance(i, Const) and i.value == 0):
@@ -341,6 +342,9 @@ class Expressions:
 
     def _load(self, x: Read, w: Writer, env: Env, loop: str, lanes: str, to: str = "") -> str:
         t = self.tensors[x.tensor]
+        if t.value:
+            # the only element, where a branch reads it in every lane
+            return f"mi_broadcast({t.value})" if to else self._broadcast(x, t.value)
         at = f"{t.pointer} + {self._offset(t, x.index, w, env)}"
         n = ", " + lanes if lanes else ""
         tail = "_n" if lanes else ""

@@ -74,6 +74,25 @@ def padded(x: float32[n, m]) -> float32[n, m + 5]:
         return x[i0, i1 - 2] if i1 >= 2 and i1 < dim(m + 2) else 0.5
     return out
 """,
+    # reductions that are kept in variables, read in a branch of every lane
+    """\
+def beside_reductions(x: float32[n, m], y: int32[n, m]) -> (float32[n, m + 1], int32[n, m + 1], float32[n, m + 1]):
+    @sum
+    def total(i0, i1) -> float32[n, 1]:
+        for r0 in range(m):
+            yield x[i0, r0]
+    @max
+    def greatest(i0, i1) -> int32[n, 1]:
+        for r0 in range(m):
+            yield y[i0, r0]
+    def first(i0, i1) -> float32[n, m + 1]:
+        return x[i0, i1] if i1 < m else total[i0, i1 - m]
+    def second(i0, i1) -> int32[n, m + 1]:
+        return y[i0, i1] if i1 < m else greatest[i0, i1 - m]
+    def third(i0, i1) -> float32[n, m + 1]:
+        return x[i0, i1] if i1 < m else float32(greatest[i0, i1 - m])
+    return first, second, third
+""",
     """\
 def reversed_rows(x: float32[n, m]) -> float32[n, m]:
     def out(i0, i1) -> float32[n, m]:

@@ -23,6 +23,7 @@ KINDS = {
     "take_along": INJECTIVE,
     "concatenated": INJECTIVE,
     "padded": INJECTIVE,
+    "beside_reductions": REDUCTION,
     "reversed_rows": INJECTIVE,
     "steps": INJECTIVE,
     "transposed": INJECTIVE,

@@ -69,6 +69,13 @@ def test_agrees_with_float64(name: str) -> None:
         check(kernel, inputs(kernel.program, sizes), sizes)
 
 
+def test_what_a_variable_holds_is_read_in_branches() -> None:
+    """It has no memory, from which the branch would be loaded."""
+    kernel = LoopKernel(programs()["beside_reductions"])
+    for sizes in SIZES[:5]:
+        check(kernel, inputs(kernel.program, sizes), sizes)
+
+
 def padded(a: np.ndarray) -> np.ndarray:
     """The same array with gaps between its rows, rows in reverse order."""
     if not a.ndim:
