@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Annotated, Any, TypeAlias
 
 import sympy
+from torch.utils._sympy import functions as torch_dims
 
 from mirage.errors import DimError, UnsupportedNode
 from mirage.frontends.aten.types import converted, dim_of
@@ -27,6 +28,9 @@ _RELATIONS: Mapping[str, Callable[[int, int], bool]] = {
 _CLASSES: Mapping[Any, str] = {
     sympy.Eq: "==", sympy.Ne: "!=", sympy.Le: "<=", sympy.Ge: ">=", sympy.Lt: "<", sympy.Gt: ">",
 }  # fmt: skip
+#: denominators of fractions that quotients of sizes are compared with exactly
+_EXACT = 1 << 10
+_QUOTIENTS = (torch_dims.FloatTrueDiv, torch_dims.IntTrueDiv)
 #: sizes for which torch makes a symbol, where an example has them; it takes all symbols to be as large
 LEAST = 2
 
@@ -52,25 +56,24 @@ class SizeGuard:
         except DimError:
             return False
 
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The names of the symbols in it."""
+        return symbols_of(self.left) | symbols_of(self.right)
+
     def __str__(self) -> str:
         return f"{dim_text(self.left)} {self.relation} {dim_text(self.right)}"
 
 
 @dataclass(frozen=True)
 class Guards:
-    """The shapes that a program takes, over dim symbols, and what has to hold of these.
-
-    `exact` are the only shapes for a program with a condition that is none of dims.
-    """
+    """The shapes that a program takes, over dim symbols, and what has to hold of these."""
 
     shapes: tuple[tuple[Dim, ...], ...]
     conditions: tuple[SizeGuard, ...] = ()
-    exact: tuple[Shape, ...] | None = None
 
     def sizes(self, shapes: Sequence[Shape]) -> dict[str, int] | None:
         """The sizes of all symbols where the program takes such shapes, which are in order; else None."""
-        if self.exact is not None and tuple(shapes) != self.exact:
-            return None
         if [len(s) for s in shapes] != [len(s) for s in self.shapes]:
             return None
         sizes: dict[str, int] = {}
@@ -107,11 +110,36 @@ def _without_minus(relation: str, left: Dim, right: Dim) -> SizeGuard:
     return SizeGuard(relation, sympy.Add(*(t for t in terms if t not in negative)), sympy.Add(*(-t for t in negative)))
 
 
+def _numerator(difference: Any) -> Any:
+    """What compares with 0 as this difference does, which has quotients of sizes, such as the factor by which an image grows.
+
+    None where it has none, or divides by what may not be positive.
+    """
+    if not difference.has(*_QUOTIENTS):
+        return None
+    real = difference.replace(lambda e: isinstance(e, _QUOTIENTS), lambda e: e.args[0] / e.args[1])
+    real = real.replace(lambda e: isinstance(e, torch_dims.ToFloat), lambda e: e.args[0])
+    above, below = sympy.fraction(sympy.cancel(real.replace(lambda e: e.is_Float, sympy.Rational)))
+    positive = all(t.is_polynomial() and t.as_coeff_Mul()[0] > 0 for t in sympy.Add.make_args(sympy.expand(below)))
+    # a third is no float64, and no quotient is exactly what stands for it
+    exact = all(sympy.Rational(f).q <= _EXACT for f in difference.atoms(sympy.Float))
+    return sympy.expand(above) if positive and (exact or not above.free_symbols) else None
+
+
 def _condition(guard: Any) -> SizeGuard | None:
     """What torch demands of sizes; None where all sizes satisfy it. Raises an error for what is no relation of dims."""
     if guard is sympy.true or (isinstance(guard, sympy.Or) and any(_condition(part) is None for part in guard.args)):
         return None
-    found = _without_minus(_CLASSES[guard.func], converted(guard.lhs), converted(guard.rhs))
+    try:
+        left, right = converted(guard.lhs), converted(guard.rhs)
+    except UnsupportedNode:
+        if (numerator := _numerator(guard.lhs - guard.rhs)) is None:
+            raise
+        if not numerator.free_symbols:
+            # the same for all sizes, as far as float64 tells
+            return None
+        left, right = converted(numerator), sympy.Integer(0)
+    found = _without_minus(_CLASSES[guard.func], left, right)
     always = found.left == found.right and found.relation in ("==", "<=", ">=")
     return None if always or found.holds({}) else found
 
@@ -126,27 +154,32 @@ def guards_of(tensors: Sequence[Any]) -> Guards:
     if not nodes:
         return Guards(shapes)
     environment = nodes[0].shape_env
+    used = {s for dims in shapes for d in dims for s in symbols_of(d)}
+    sizes = hints(tensors)
+    example = {dim_of(n): int(n.node.hint) for t in tensors for n in t.shape if not isinstance(n, int)}
     conditions: list[SizeGuard] = []
-    exact = False
     for guard in environment.guards:
         # symbols that were found to be equal are written as one in the shapes
         for part in sympy.And.make_args(environment.replace(guard.expr)):
             try:
                 condition = _condition(part)
+                if condition is not None and condition.symbols <= sizes.keys() and not condition.holds(sizes):
+                    raise UnsupportedNode(f"{condition} does not hold for the example, by rounding")
             except (KeyError, AttributeError, UnsupportedNode, DimError):
-                exact = True
+                # what is no relation of dims is only known to hold for the sizes of the example
+                own = {str(s) for s in part.free_symbols}
+                fixed = own if own <= used else used
+                conditions += (SizeGuard("==", d, sympy.Integer(n)) for d, n in example.items() if fixed & symbols_of(d))
                 continue
             if condition is not None:
                 conditions.append(condition)
-    used = {s for dims in shapes for d in dims for s in symbols_of(d)}
     for s, found in environment.var_to_range.items():
         if str(s) in used:
             if found.lower.is_Integer and found.lower > LEAST:
                 conditions.append(SizeGuard(">=", converted(s), converted(found.lower)))
             if found.upper.is_Integer:
                 conditions.append(SizeGuard("<=", converted(s), converted(found.upper)))
-    only = tuple(tuple(n if isinstance(n, int) else int(n.node.hint) for n in t.shape) for t in tensors) if exact else None
-    return Guards(shapes, tuple(dict.fromkeys(conditions)), only)
+    return Guards(shapes, tuple(dict.fromkeys(conditions)))
 
 
 def hints(values: Sequence[Any]) -> dict[str, int]:
