@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ from mirage.torch.program import Program
 _SHARE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 6e-2}
 #: the same of weights in fewer bits
 _NARROW = 0.1
-#: the share of rows that has to be the same where rounding may choose others, as routers of experts do in 16 bits
+#: the share of rows, or of whole numbers, that has to be the same where rounding may choose others, as routers of experts do
 _ROWS = 0.5
 
 #: sizes that symbols have, of which the first that a program takes, while others of them are 0 or 1; combinations of such others
@@ -38,7 +38,7 @@ def compared(program: Program, tensors: Sequence[Any], model: Callable[[], Any])
         except MirageError as e:
             _restore(written, before)
             return None, f"{type(e).__name__}: {e}"
-        why = difference([found, *written], [expected, *after], program.narrow, program.chooses)
+        why = difference([found, *written], [expected, *after], program.narrow, program.chooses, program.halves)
         if why is not None:
             _restore(written, before)
         return found, why
@@ -75,21 +75,25 @@ def compare_small(program: Program, dtypes: Sequence[Any], model: Callable[[Sequ
             break
 
 
-def difference(found: Any, expected: Any, narrow: bool = False, chooses: bool = False) -> str | None:
+def difference(
+    found: Any, expected: Any, narrow: bool = False, chooses: bool = False, halves: Collection[str] = ()
+) -> str | None:
     """What differs between two results of a model, in words; None where nothing does, but for rounding: that of narrow weights
-    if it is `narrow`, and that which decides where a model that `chooses` is in doubt.
+    if it is `narrow`, that which decides where a model that `chooses` is in doubt, and that of the 16-bit types that it computes
+    with, `halves`, whatever type the results have.
     """
+    least = max((_SHARE[getattr(torch, name)] for name in halves), default=0.0)
     leaves, spec = pytree.tree_flatten(found)
     wanted, wanted_spec = pytree.tree_flatten(expected)
     if spec != wanted_spec:
         return f"the result is a {spec}, the model's {wanted_spec}"
     for k, (a, b) in enumerate(zip(leaves, wanted, strict=True)):
-        if (why := _differ(a, b, narrow, chooses)) is not None:
+        if (why := _differ(a, b, narrow, chooses, least)) is not None:
             return f"result {k} {why}" if len(leaves) > 1 else f"the result {why}"
     return None
 
 
-def _differ(a: Any, b: Any, narrow: bool, chooses: bool) -> str | None:
+def _differ(a: Any, b: Any, narrow: bool, chooses: bool, least: float) -> str | None:
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         same = type(a) is type(b) and (a == b or (a != a and b != b))
         return None if same else f"is {a!r}, the model's {b!r}"
@@ -102,7 +106,9 @@ def _differ(a: Any, b: Any, narrow: bool, chooses: bool) -> str | None:
         # whole numbers, such as the place of the largest element, may be others
         return None
     if share is None:
-        return None if torch.equal(a, b) else f"differs in {int((a != b).sum())} of {b.numel()} elements"
+        wrong = int((a != b).sum())
+        return f"differs in {wrong} of {b.numel()} elements" if wrong > _ROWS * bool(least) * b.numel() else None
+    share = max(share, least)
     x, y = a.double(), b.double()
     finite = y.isfinite()
     if not torch.equal(x.nan_to_num(0, 1, -1)[~finite], y.nan_to_num(0, 1, -1)[~finite]) or not x[finite].isfinite().all():

@@ -22,8 +22,10 @@ from mirage.compilation import FLOAT32
 from mirage.errors import UnsupportedNode
 from mirage.frontends.aten.decompose import decompositions
 from mirage.frontends.aten.importer import import_graph
+from mirage.frontends.aten.types import NAMES
 from mirage.frontends.imported import Imported
 from mirage.ir.dims import symbols_of
+from mirage.ir.types import HALVES
 from mirage.torch.arguments import ordered
 from mirage.torch.caches import caches_in, places
 from mirage.torch.compiled import compiled_graph, sizes_to_tune
@@ -232,11 +234,13 @@ def program_of(
     seconds = {"import": begun_compilation - begun, "compile": time.perf_counter() - begun_compilation}
     random = any(_draws(n) for n in exported.graph.nodes)
     narrow = options.get("weights", FLOAT32) != FLOAT32
+    values = (node.meta.get("val") for node in exported.graph.nodes)
+    halves = frozenset(HALVES) & {NAMES.get(v.dtype, "") for v in values if isinstance(v, torch.Tensor)}
     chooses = any(getattr(n.target, "overloadpacket", None) in _CHOICES for n in exported.graph.nodes)
     return Program(
         graph, Layout(len(placeholders), tuple(weights), tuple(state), tuple(given), written, found.places), guards,
         Weights(model, list(weights.values())), Weights(model, list(state.values())),
-        Unflatten(exported.call_spec.out_spec), tuple(names), ranges, random, narrow, chooses, seconds,
+        Unflatten(exported.call_spec.out_spec), tuple(names), ranges, random, narrow, halves, chooses, seconds,
     )  # fmt: skip
 
 

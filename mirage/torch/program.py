@@ -75,6 +75,8 @@ class Program:
     random: bool = False
     #: whether its weights are stored in fewer bits than the model's
     narrow: bool = False
+    #: the 16-bit types that the model computes with
+    halves: frozenset[str] = frozenset()
     #: whether it chooses by numbers that it computes, as routers of experts do
     chooses: bool = False
     #: seconds of export and compilation

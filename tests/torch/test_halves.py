@@ -150,6 +150,45 @@ def test_some_rows_may_be_others_where_rounding_chooses() -> None:
     assert "differs by" in str(difference(one[0, 0], wanted[0, 0], chooses=True))
 
 
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_results_of_other_types_are_as_exact_as_what_they_are_computed_in(dtype: Any) -> None:
+    """Logits in float32, and the places of the largest: a model in 16 bits is run, not refused."""
+
+    class Logits(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            linear = torch.nn.Linear
+            self.layers = torch.nn.Sequential(linear(64, 128), torch.nn.GELU(), torch.nn.LayerNorm(128), linear(128, 32))
+
+        def forward(self, x: Any) -> Any:
+            logits = self.layers(x).float()
+            return logits, logits.log_softmax(-1), logits.argmax(-1)
+
+    torch.manual_seed(0)
+    model = Logits().eval().to(dtype)
+    run = mirage.torch.compile(model, without=("superoptimize",))
+    with torch.no_grad():
+        for rows in (5, 1, 40):
+            run(torch.randn(rows, 64, dtype=dtype))
+    (program,) = run.programs
+    assert program.halves == {str(dtype).removeprefix("torch.")} and not run.eager
+
+
+def test_what_is_computed_in_16_bits_may_differ_by_its_rounding_and_no_more() -> None:
+    wanted = torch.linspace(-1, 1, 100)
+    found, far = wanted + 0.01, wanted + 0.2
+    assert "differs by" in str(difference(found, wanted))
+    assert difference(found, wanted, halves=["bfloat16"]) is None
+    assert "differs by" in str(difference(far, wanted, halves=["bfloat16"]))
+    places = torch.arange(100)
+    few, many = places.clone(), places.clone()
+    few[:30] += 1
+    many[:60] += 1
+    assert "30 of 100" in str(difference(few, places))
+    assert difference(few, places, halves=["float16"]) is None
+    assert "60 of 100" in str(difference(many, places, halves=["float16"]))
+
+
 def test_what_is_packed_may_be_a_view_of_a_weight() -> None:
     """The weight of a convolution whose windows lie side by side is a matrix of another shape."""
     model = torch.nn.Conv2d(3, 16, 4, stride=4).eval()
