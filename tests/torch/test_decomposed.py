@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import mirage as mi  # noqa: E402
+import mirage.torch  # noqa: E402
 from mirage.frontends.aten.importer import import_graph  # noqa: E402
 from mirage.frontends.imported import Imported  # noqa: E402
 from mirage.torch.export import decomposed  # noqa: E402
@@ -76,3 +77,24 @@ def test_what_cannot_is_split(writes: bool) -> None:
         program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("n", max=64)},), strict=False)
         assert decomposed(program) is not program
         torch.testing.assert_close(mi.compile(program, **FAST)(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_what_would_be_split_into_checks_with_effects_is_called_whole() -> None:
+    """The check that there is a result is an effect, which a program of tensors does not have."""
+
+    def solved(a: Any, b: Any) -> Any:
+        return torch.linalg.inv(a) @ b, torch.linalg.solve(a, b), torch.linalg.cholesky(a)
+
+    class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, a: Any, b: Any) -> Any:
+            return solved(a, torch.relu(b))
+
+    run = mirage.torch.compile(Model(), **FAST)
+    with torch.no_grad():
+        for n in (3, 5):
+            x = torch.randn(2, n, n)
+            given = x @ x.mT + torch.eye(n), torch.randn(2, n, 2)
+            torch.testing.assert_close(run(*given), Model()(*given), rtol=1e-4, atol=1e-4)
+        assert len(run.programs) == 1
+        with pytest.raises(mi.MirageError, match="linalg"):
+            run(torch.zeros(2, 5, 5), given[1])

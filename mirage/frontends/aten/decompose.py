@@ -32,6 +32,13 @@ WHOLE = (
     "gru",
     "rnn_tanh",
     "rnn_relu",
+    # their parts are an effect: the check that there is a result
+    "inverse",
+    "linalg_cholesky",
+    "linalg_inv",
+    "linalg_ldl_factor",
+    "linalg_lu_factor",
+    "linalg_solve",
 )
 
 #: what torch counts among its core operators, or leaves whole for other reasons, and can split: the graph IR has no better

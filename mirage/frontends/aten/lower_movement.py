@@ -50,7 +50,8 @@ add(
 
 def filled(c: Call, value: Any) -> Any:
     """The result's type filled with a number."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    # attributes are finite; what is not is a constant
+    if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
         number = float(value) if c.dtype in DTYPES else int(bool(value)) if c.dtype == "bool" else int(value)
         return array_ops.full(c.shape, number, c.dtype)
     return array_ops.broadcast_to(c.tensor(value), c.shape)

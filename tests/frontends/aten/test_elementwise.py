@@ -136,6 +136,8 @@ def test_booleans_as_the_least_and_largest_of_numbers() -> None:
     compare(torch.cummax, x, 0)
     compare(torch.cummin, x, 0)
     compare(lambda x: torch.full_like(x, 6), x)
+    for value in (float("-inf"), float("nan")):
+        compare(lambda x, value=value: x + torch.triu(torch.full(x.shape, value), 1), torch.ones(4, 5))
 
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {
