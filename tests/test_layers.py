@@ -48,6 +48,7 @@ EXCEPTIONS = {
 BACKWARDS = {
     ("mirage.compilation", "mirage.onnx.model"): "`mirage.compile` takes models of ONNX, too",
     ("mirage.compilation", "mirage.torch.exported"): "`mirage.compile` takes programs of torch.export, too",
+    ("mirage.frontends.proxy", "mirage.frontends.indexing"): "an index becomes operators on proxies",
     ("mirage.frontends.proxy", "mirage.frontends.ops"): "operators of Python on proxies are these functions",
     ("mirage.ir.dim_values", "mirage.ir.dims"): "sympy's own functions in a dim are replaced before it has a value",
     ("mirage.ir.graph.nodes", "mirage.ir.graph.text"): "modules print themselves",

@@ -1,4 +1,4 @@
-"""Indexing of graph tensors: `x[:, 1:n, None]`, `x[0]`, `x[..., -1]`, `x[ids]`, `x[mask]`.
+"""Indexing of traced tensors: `x[:, 1:n, None]`, `x[0]`, `x[..., -1]`, `x[ids]`, `x[mask]`.
 
 Starts and stops may be dims. They are cut to the size as in Python only where the size is literal: elsewhere they have to lie
 within the dim, which is checked at run time.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import sympy
@@ -16,11 +16,8 @@ import sympy
 from mirage.frontends.proxy import Proxy, Traced, apply, fail, located
 from mirage.ir.dims import Dim, to_dim
 
-if TYPE_CHECKING:
-    from mirage.frontends.tensors import GraphTensor
 
-
-def item(x: GraphTensor, key: Any) -> Proxy:
+def item(x: Proxy, key: Any) -> Proxy:
     """`x[key]`; raises TraceError for what is no index, and ShapeError for one that cannot be within `x`."""
     keys = list(key) if isinstance(key, tuple) else [key]
     masks = [k for k in keys if isinstance(k, Proxy) and k.dtype == "bool"]
@@ -34,7 +31,7 @@ def item(x: GraphTensor, key: Any) -> Proxy:
 class _Index:
     """An index with its parts sorted by what they become: a slice, then a reshape, then a take."""
 
-    def __init__(self, x: GraphTensor, keys: Sequence[Any]) -> None:
+    def __init__(self, x: Proxy, keys: Sequence[Any]) -> None:
         self.x = x
         self.dims = x.shape
         #: axis -> start, stop, step

@@ -266,10 +266,7 @@ _NO_VALUE = "a traced tensor has no value yet; move this decision out of the tra
 _NO_DECISION = (
     "a program has no values to compare; move this decision out of the traced function, or compile it with mirage.compile"
 )
-_NO_ITEMS = (
-    "there is no indexing operator in a program; split dims with reshape, reduce them with sum, join with concat, "
-    "or compile the function with mirage.compile"
-)
+_NO_ITEMS = "a Python loop cannot run over a traced tensor; index it, split dims with reshape, or reduce them with sum"
 _NO_OPERATOR = (
     "there is no such operator in a program; use +, -, *, /, @ and ** or mirage.apply('name', ...), "
     "or compile the function with mirage.compile"
@@ -382,6 +379,14 @@ class Proxy(Traced):
     def __pos__(self) -> Proxy:
         return self
 
+    def __abs__(self) -> Proxy:
+        return apply("abs", self)
+
+    def __getitem__(self, key: Any) -> Proxy:
+        from mirage.frontends.indexing import item
+
+        return item(self, key)
+
     def __pow__(self, exponent: Scalar) -> Proxy:
         constant = float(exponent) if isinstance(exponent, int | float | Fraction) else 0.0
         named = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt"}.get(constant)
@@ -424,6 +429,10 @@ class Proxy(Traced):
         """Mean over `axis` (all dims by default)."""
         return apply("mean", self, axes=axes_of("mean", axis, self.ndim), keepdims=keepdims)
 
+    def max(self, axis: Axes = None, keepdims: bool = False) -> Proxy:
+        """The largest element over `axis` (all dims by default)."""
+        return apply("max", self, axes=axes_of("max", axis, self.ndim), keepdims=keepdims)
+
     def exp(self) -> Proxy:
         return apply("exp", self)
 
@@ -446,7 +455,6 @@ class Proxy(Traced):
     __len__ = refuse("len()", "use x.shape[0]")
     __iter__ = refuse("iteration", _NO_ITEMS)
     __contains__ = refuse("`in`", _NO_VALUE)
-    __getitem__ = refuse("indexing", _NO_ITEMS)
     __setitem__ = refuse("assignment to an item", "values are immutable; make a new one")
     __lt__ = refuse("comparison", _NO_DECISION)
     __le__ = __gt__ = __ge__ = __lt__
@@ -457,7 +465,7 @@ class Proxy(Traced):
     __mod__ = __rmod__ = refuse("%", _NO_OPERATOR)
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = refuse("a bitwise operator", _NO_OPERATOR)
     __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = refuse("a shift", _NO_OPERATOR)
-    __invert__ = __abs__ = __round__ = refuse("~, abs(), round()", _NO_OPERATOR)
+    __invert__ = __round__ = refuse("~, round()", _NO_OPERATOR)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Operand, **kwargs: Any) -> Proxy:
         name = self._ufuncs.get(ufunc.__name__)

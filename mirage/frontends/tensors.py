@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, cast
 
-from mirage.frontends.indexing import item
 from mirage.frontends.proxy import Axes, Operand, Proxy, Traced, apply, axes_of, caller, fail, refuse, running
 from mirage.ir.annotations import CallableType, PartialShape, PartialTensor, ShapeType
 from mirage.ir.dims import Dim
@@ -105,10 +104,6 @@ class GraphTensor(Proxy):
         """The elements in another type."""
         return apply("cast", self, dtype=dtype)
 
-    def max(self, axis: Axes = None, keepdims: bool = False) -> Proxy:
-        """The largest element over `axis` (all dims by default)."""
-        return apply("max", self, axes=axes_of("max", axis, self.ndim), keepdims=keepdims)
-
     def min(self, axis: Axes = None, keepdims: bool = False) -> Proxy:
         """The smallest element over `axis` (all dims by default)."""
         return apply("min", self, axes=axes_of("min", axis, self.ndim), keepdims=keepdims)
@@ -132,9 +127,6 @@ class GraphTensor(Proxy):
     def argmin(self, axis: int, keepdims: bool = False) -> Proxy:
         """The position of the first smallest element along `axis`."""
         return apply("argmin", self, axis=axis, keepdims=keepdims)
-
-    def __getitem__(self, key: Any) -> Proxy:
-        return item(self, key)
 
     def __lt__(self, other: Operand) -> Proxy:
         return apply("less", self, other)
@@ -185,9 +177,6 @@ class GraphTensor(Proxy):
 
     def __rmod__(self, other: Operand) -> Proxy:
         return apply("remainder", other, self)
-
-    def __abs__(self) -> Proxy:
-        return apply("abs", self)
 
     __bool__ = refuse("truth value", _NO_VALUE)
     __setitem__ = refuse(
