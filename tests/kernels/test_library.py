@@ -21,6 +21,7 @@ from mirage.ir.operator import REGISTRY
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
 from mirage.kernels.library import LibraryProgram
+from mirage.kernels.library_calls import NUMPY
 from mirage.search.accuracy import rounding
 from tests.frontends.test_spec import PROGRAMS
 from tests.ir.cases import programs
@@ -318,3 +319,23 @@ def test_many_sizes_and_threads() -> None:
 
     with ThreadPoolExecutor(4) as threads:
         assert max(threads.map(call, [*range(1, 40), *range(1, 40)])) < FLOAT32
+
+
+@pytest.mark.parametrize("axis", [(1,), (0, 2), (3,), (1, 3), (0,), ()])
+@pytest.mark.parametrize("ufunc", [np.add, np.maximum])
+def test_a_few_elements_are_reduced_as_numpy_does(ufunc: np.ufunc, axis: tuple[int, ...]) -> None:
+    """Without its way of going through them one by one."""
+    x = np.random.default_rng(0).standard_normal((2, 3, 300, 4)).astype(np.float32)
+    x[0, 0, 0], x[1, :, 5, 1] = -np.inf, np.nan
+    for initial in (None, -1e3, 0.0):
+        reduce = NUMPY.reduction(ufunc, np.dtype(np.float32), initial)
+        start = ufunc.identity if ufunc.identity is not None else -np.inf
+        wanted = ufunc.reduce(x, axis=axis, initial=start if initial is None else initial)
+        np.testing.assert_allclose(reduce(x, axis=axis), wanted, rtol=1e-5, atol=1e-5)
+        out = np.empty_like(wanted)
+        assert reduce(x, axis=axis, out=out) is out
+        np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)
+        # a result may be laid out in another order
+        turned = np.empty(wanted.shape[::-1], np.float32).T
+        assert reduce(x, axis=axis, out=turned) is turned
+        np.testing.assert_allclose(turned, wanted, rtol=1e-5, atol=1e-5)

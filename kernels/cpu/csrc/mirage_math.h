@@ -3,7 +3,7 @@
  *
  * Largest error in units in the last place (float / double; tests hold them):
  *     exp 1.1 / 1.1    log 1 / 1    sigmoid 2.5 / 2    tanh 2.5 / 2    erf 3 / 2    gauss_cdf 5.5 / 4.5    sqrt 0.5
- *     sin, cos 1 / 1    pow 1 through libm; small whole powers p multiply, |p| / 2 + 0.5
+ *     sin, cos 1 / 1    pow 1.5 + |p| / 10; small whole powers p multiply, |p| / 2 + 0.5
  *     abs, floor, ceil, round are exact
  * gauss_cdf keeps this relative accuracy in the left tail. Results below the smallest normal number may be flushed to
  * zero. NaN gives NaN everywhere, and infinities give the limit of the function.
@@ -220,8 +220,8 @@ MI_INLINE mi_vec mi_fn_erf(mi_vec x)
     return mi_select(a < mi_broadcast(1), small, large);
 }
 
-/* x = 2^e m with sqrt(1/2) <= m < sqrt(2), log m = 2 atanh(s) with s = (m - 1) / (m + 1) */
-MI_INLINE mi_vec mi_fn_log(mi_vec x)
+/* Positive x = 2^e (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2), and log(1 + f) = f - half + rest: 2 atanh(s) with s = f / (f + 2) */
+MI_INLINE mi_vec mi_log_parts(mi_vec x, mi_vec *f, mi_vec *half, mi_vec *rest)
 {
     static const mi_real c[] = {
         MI_C(0.666666666, 0.666666666666666971),
@@ -240,14 +240,19 @@ MI_INLINE mi_vec mi_fn_log(mi_vec x)
     mi_ivec bits = (mi_ivec)scaled - MI_SQRT_HALF_BITS;
     mi_vec magic = mi_broadcast(MI_MAGIC);
     mi_vec e = (mi_vec)((bits >> MI_MANTISSA_BITS) + (mi_ivec)magic) - magic;
-    e = e - mi_select(subnormal, mi_broadcast(MI_C(24.0, 54.0)), (mi_vec){0});
     mi_vec m = (mi_vec)((bits & (((mi_int)1 << MI_MANTISSA_BITS) - 1)) + MI_SQRT_HALF_BITS);
 
-    mi_vec f = m - 1;
-    mi_vec s = f / (f + 2);
+    *f = m - 1;
+    mi_vec s = *f / (*f + 2);
     mi_vec s2 = s * s;
-    mi_vec half = (mi_real)0.5 * f * f;
-    mi_vec r = s * (half + s2 * MI_POLY(s2, c));
+    *half = (mi_real)0.5 * *f * *f;
+    *rest = s * (*half + s2 * MI_POLY(s2, c));
+    return e - mi_select(subnormal, mi_broadcast(MI_C(24.0, 54.0)), (mi_vec){0});
+}
+
+MI_INLINE mi_vec mi_fn_log(mi_vec x)
+{
+    mi_vec f, half, r, e = mi_log_parts(x, &f, &half, &r);
     mi_vec y = e * MI_LN2_HIGH + (f - (half - (r + e * MI_LN2_LOW)));
 
     y = mi_select(x == mi_broadcast(MI_INFINITY), x, y);
@@ -359,8 +364,23 @@ MI_INLINE mi_vec mi_fn_log_step(mi_vec x)
     return mi_select(x > (mi_vec){0}, (mi_vec){0}, mi_broadcast(-MI_INFINITY));
 }
 
-/* x to the power p[0]: p must have the same value in every lane. Small whole powers multiply; others go through libm
- * lane by lane, as exp(p log x) would lose about |p log x| units in the last place. */
+/* |x| to a power, as exp(p log |x|) with a logarithm of twice the precision; x is neither 0 nor infinite. */
+MI_INLINE mi_vec mi_power(mi_vec x, mi_real p)
+{
+    mi_vec f, half, rest, e = mi_log_parts(mi_abs(x), &f, &half, &rest);
+    const mi_vec twos = e * MI_LN2_HIGH, sum = twos + f;
+    const mi_vec small = (f - (sum - twos)) + ((rest - half) + e * MI_LN2_LOW);
+    const mi_vec high = sum + small, low = small - (high - sum);
+    /* halves of the digits, whose products are exact */
+    const mi_vec p2 = mi_broadcast(p), p_high = (mi_vec)((mi_ivec)p2 & MI_HIGH_HALF), p_low = p2 - p_high;
+    const mi_vec h_high = (mi_vec)((mi_ivec)high & MI_HIGH_HALF), h_low = high - h_high, product = p * high;
+    const mi_vec error = ((p_high * h_high - product) + p_high * h_low + p_low * h_high) + p_low * h_low;
+    const mi_vec most = mi_broadcast(MI_C(150.0, 1000.0));
+    const mi_ivec within = mi_abs(product) < most;
+    return mi_exp_sum(mi_max(-most, mi_min(most, product)), mi_select(within, error + p * low, (mi_vec){0}));
+}
+
+/* x to the power p[0]: p must have the same value in every lane. */
 MI_INLINE mi_vec mi_fn_pow(mi_vec x, mi_vec p)
 {
     mi_real e = p[0];
@@ -372,9 +392,12 @@ MI_INLINE mi_vec mi_fn_pow(mi_vec x, mi_vec p)
     if (a == 2) return square;
     if (a == 3) return square * base;
     if (a == 4) return square * square;
-    mi_vec r;
-    for (int i = 0; i < MI_W; i++) r[i] = MI_IS_FLOAT ? powf((float)x[i], (float)e) : pow(x[i], e);
-    return r;
+    const int whole = e == __builtin_floor(e), odd = whole && e / 2 != __builtin_floor(e / 2);
+    const mi_vec positive = mi_abs(x), none = mi_broadcast(e < 0 ? MI_INFINITY : 0), all = mi_broadcast(e < 0 ? 0 : MI_INFINITY);
+    mi_vec r = mi_power(x, e);
+    if (!whole) r = mi_select(x < (mi_vec){0}, mi_broadcast((mi_real)__builtin_nan("")), r);
+    r = mi_select(positive == (mi_vec){0}, none, mi_select(positive == mi_broadcast(MI_INFINITY), all, r));
+    return mi_select(x != x, x, odd ? mi_with_sign(r, x) : r);
 }
 
 #endif

@@ -292,7 +292,7 @@ def test_functions_with_parameters(library: Library) -> None:
     np.testing.assert_array_equal(library.apply("clamp", x, -2, 3), np.clip(x, -2, 3))
 
 
-@pytest.mark.parametrize("power", [0, 1, 2, 3, 4, -1, -2, -3, -4, 5, 0.5, -0.5, 1.5, 2.7, 31])
+@pytest.mark.parametrize("power", [0, 1, 2, 3, 4, -1, -2, -3, -4, 5, -6, 0.5, -0.5, 1.5, 2.7, -2.7, 1 / 2.2, 1e-3, 31])
 def test_pow(library: Library, power: float) -> None:
     rng = np.random.default_rng(3)
     x = np.concatenate([rng.uniform(0, 3, 300), np.exp2(rng.uniform(-20, 20, 300)), [0, np.inf, np.nan]])
@@ -306,3 +306,8 @@ def test_pow(library: Library, power: float) -> None:
         got = library.apply("pow", x, power)
         np.testing.assert_allclose(got[normal], expected[normal], rtol=3 * float(limits.eps))
         assert (np.abs(got[np.abs(expected) > limits.max]) == np.inf).all()
+        below = np.array([-2.5, -np.inf, -0.0, -1e-30], library.dtype)
+        if power != int(power):
+            found = library.apply("pow", below, power)
+            np.testing.assert_array_equal(found[[0, 3]], [np.nan, np.nan])
+            np.testing.assert_array_equal(found[[1, 2]], [np.inf, 0] if power > 0 else [0, np.inf])
