@@ -117,8 +117,33 @@ def _places(c: Call, x: Any, indices: Sequence[Any]) -> _Places:
 def _index(c: Call, x: Any, indices: Any) -> Any:
     if len(indices) == 1 and indices[0].dtype == "bool" and indices[0].ndim:
         return where_true(x, indices[0])
+    if (found := _one_by_one(x, indices)) is not None:
+        return found
     at = _places(c, x, indices)
     return array_ops.take(at.x, at.index, at.axis)
+
+
+def _one_by_one(x: Any, indices: Sequence[Any]) -> Any:
+    """`x[indices]` where each index has dims of its own, in order, as those of rows and of columns of an image; else None.
+
+    One dim is indexed after the other, so that no position in both together has to be divided into these.
+    """
+    axes = [k for k, index in enumerate(indices) if index is not None]
+    if len(axes) < 2 or axes != list(range(axes[0], axes[0] + len(axes))) or any(indices[k].dtype == "bool" for k in axes):
+        return None
+    given = [indices[k] for k in axes]
+    shape = broadcast(*(index.shape for index in given))
+    # of each index, the dims of the result that it has
+    own = [[len(shape) - g.ndim + i for i, n in enumerate(g.type.shape) if not is_one(n)] for g in given]
+    in_order = [k for dims in own for k in dims]
+    if in_order != sorted(set(in_order)):
+        return None
+    axis = axes[0]
+    before, behind = x.shape[:axis], x.shape[axis + len(axes) :]
+    for index, dims in zip(given, own, strict=True):
+        x = array_ops.take(x, index.reshape(tuple(shape[i] for i in dims)), axis)
+        axis += len(dims)
+    return x.reshape(*before, *shape, *behind)
 
 
 def where_true(x: Any, mask: Any) -> Any:

@@ -47,6 +47,11 @@ ROWS = POSITIVE[:, :, 0]
         [at(0, 2), None, at(1, 3)],
         [None, at(0, 2)[:, None], at(1, 3, 5)],
         [at(0, 2)[:, None, None], at(1, 3, 3)[None, :, None], at(1, 3, 5, 0)],
+        [at(0, -1)[:, None], at(1, -2, 3)],
+        [at(1, -2, 2), at(0, -1)[:, None]],
+        [at(0, 2)[:, None, None], within(4, 3, 2)],
+        [None, at(0, 2)[:, None], at(1)],
+        [at(1)[0], at(0, 2)],
         [at(1)[0]],
         [at()],
         [at(1, 2).int()],
@@ -76,7 +81,17 @@ def test_index_at_other_sizes() -> None:
     check(aten.index.Tensor, numbers(3, 0, 2), [at(1, 1)])
 
 
-@pytest.mark.parametrize("indices", [[at(3)], [at(0, -4)], [None, at(4, 0)], [at(0), at(-5)], [at(0), None, at(6)]])
+@pytest.mark.parametrize(
+    "indices",
+    [
+        [at(3)],
+        [at(0, -4)],
+        [None, at(4, 0)],
+        [at(0), at(-5)],
+        [at(0), None, at(6)],
+        [None, at(0)[:, None], at(6, 0)],
+    ],
+)
 def test_an_index_outside_of_its_dim_is_an_error(indices: Any) -> None:
     inside = [i if i is None else torch.zeros_like(i) for i in indices]
     with pytest.raises(InputError, match="is outside of a dim"):
