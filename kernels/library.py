@@ -99,7 +99,7 @@ class LibraryProgram:
                 continue
             one_each = all(len(d) == 1 for d in x.dims)
             values[i] = a if one_each else a.reshape([bound.extents[e] for e in x.axes])
-        self._prepare(values, bound.extents, inputs if given is None else given)
+        self._prepare(values, bound.extents, inputs, inputs if given is None else given)
         if out is None:
             self._calls.run(values, bound.extents, {})
             return self._results(values, bound)
@@ -110,8 +110,12 @@ class LibraryProgram:
                 o[...] = self._value(k, values, bound).reshape(o.shape)
         return list(out)
 
-    def _prepare(self, values: list[Any], extents: Extents, given: Sequence[Any]) -> None:
-        """Fill in values of steps that need not be computed, of those of the inputs; `given` is one object per argument."""
+    def _prepare(
+        self, values: list[Any], extents: Extents, inputs: Sequence[np.ndarray], given: Sequence[Any]
+    ) -> None:
+        """Fill in values of steps that need not be computed, of those of the inputs; `inputs` are the arguments, and `given` the
+        objects that these are views of.
+        """
 
     def _direct(self, out: Sequence[np.ndarray], bound: _Bound) -> dict[int, tuple[int, np.ndarray]]:
         """Results that a call computes in place: which -> its step, and the array over the step's axes."""

@@ -255,13 +255,16 @@ class CpuLibraryProgram(LibraryProgram):
         for _, _, copies in self._packed.values():
             copies.clear()
 
-    def _prepare(self, values: list[Any], extents: Extents, given: Sequence[Any]) -> None:
+    def _prepare(
+        self, values: list[Any], extents: Extents, inputs: Sequence[np.ndarray], given: Sequence[Any]
+    ) -> None:
         for i, (k, pack_weights, copies) in self._packed.items():
-            a, of = values[k], given[self._places[k]]
+            # values may be copies of what has other axes than dims
+            a, of, w = inputs[self._places[k]], given[self._places[k]], values[k]
             key = address(a), a.shape, a.strides
 
-            def make(a: Any = a, of: Any = of, run: _Weights = pack_weights) -> tuple[Any, PackedWindows]:
+            def make(a: Any = a, of: Any = of, w: Any = w, run: _Weights = pack_weights) -> tuple[Any, PackedWindows]:
                 # of a copy, as packed weights keep what they are made of
-                return owner(of, a), run([a.copy()], extents)
+                return owner(of, a), run([w.copy()], extents)
 
             values[i] = copies.find(key, of) or copies.add(key, of, make)

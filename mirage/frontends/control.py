@@ -58,7 +58,7 @@ def branches(
             parts.append(t.inner(*case))
         except UnknownResult as e:
             parts.append(None)
-            unknown = e
+            unknown = e.with_traceback(None)
     if unknown is not None and not any(parts):
         raise unknown
     return parts

@@ -144,15 +144,14 @@ class Reads(Steps):
             step = self.add(node, operands)
             self.check(mark, node)
             return step
-        except AxisError as e:
-            error = e
-        self.back_to(mark)
-        for chosen in self.choices(operands):
-            try:
-                return self.apart(node, operands, chosen)
-            except AxisError:
-                self.back_to(mark)
-        raise error
+        except AxisError:
+            self.back_to(mark)
+            for chosen in self.choices(operands):
+                try:
+                    return self.apart(node, operands, chosen)
+                except AxisError:
+                    self.back_to(mark)
+            raise
 
     def choices(self, operands: Sequence[int]) -> Iterator[list[int]]:
         """Operands to read again: each alone, of fewest inputs first, the later one of equals; then all."""

@@ -249,7 +249,8 @@ class CompiledModel(Displayed, drawn_by="mirage.torch.draw"):
             try:
                 program = self._program(kind, tensors, shapes)
             except MirageError as e:
-                failed = e
+                # its traceback has frames, with the tensors of this call
+                failed = e.with_traceback(None)
                 continue
             small = program.small(shapes)
             if small is None:

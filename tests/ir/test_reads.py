@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -84,6 +86,24 @@ def test_random_programs_with_shared_inputs_keep_their_meaning(seed: int) -> Non
     for dims in [x.dims for x in p.inputs] + [o.dims for o in p.outputs]:
         axes = [a for d in dims for a in d]
         assert len(set(axes)) == len(axes)
+
+
+def test_what_did_not_fit_keeps_nobody_alive() -> None:
+    """A first form that is given up raises an error, whose traceback has the frames of all callers."""
+
+    class Local:
+        pass
+
+    def calls() -> weakref.ref[Local]:
+        local = Local()
+        lowered(lambda x: x @ x.mT, x=T("m", "k"))
+        return weakref.ref(local)
+
+    gc.disable()
+    try:
+        assert calls()() is None
+    finally:
+        gc.enable()
 
 
 def test_a_wrong_reading_is_found() -> None:

@@ -184,6 +184,17 @@ def test_constants_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(copies) == 0
 
 
+def test_weights_whose_rows_are_apart_have_copies_of_their_own() -> None:
+    """Of weights in groups that are not contiguous, each call makes an array, where one before was."""
+    program = mi.trace(lambda x, w: mi.convolution(x, w, padding=1, groups=2), "grouped", x=X, w=T(6, 3, 3, 3))
+    run, sizes = CpuLibraryProgram(to_axes(program), ["w"]), SIZES[0]
+    assert len(convolutions(run)) == 1
+    wide = [np.random.default_rng(k).standard_normal((12, 3, 3, 3)).astype(np.float32) for k in range(4)]
+    x, _ = random_inputs(program, sizes)
+    for w in (w[::2] for w in wide + wide):
+        assert error(run([x, w], sizes), run_reference(program, [x, w], sizes, "float64")) < bound("float32")
+
+
 def test_copies_belong_to_what_is_given() -> None:
     torch = pytest.importorskip("torch", reason="tensors of PyTorch; pip install torch")
     program, sizes = traced("clamped"), SIZES[0]
