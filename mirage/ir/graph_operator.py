@@ -102,6 +102,11 @@ class Moving(GraphOperator):
     def moves(self) -> bool:
         return True
 
+    @property
+    def copies(self) -> bool:
+        """Whether the result for an array is one of its own, never a view."""
+        return False
+
     @abstractmethod
     def view(self, xp: ArrayModule, x: Any, attrs: Attrs) -> Any:
         """The result for an array: a view of it, where it can be one."""

@@ -100,6 +100,8 @@ def moved_strides(
     """The strides (bytes) of what is read, of the shape `wanted`, of an array of bytes of this shape and strides; None where it
     is of another shape, a copy, or does not begin where the array does.
     """
+    if any(m.operator.copies for m in moves):
+        return None
     # a view of one byte, which nobody reads
     whole = np.lib.stride_tricks.as_strided(np.empty(1, np.uint8), tuple(shape), tuple(strides), writeable=False)
     found = moved(moves, whole, sizes)

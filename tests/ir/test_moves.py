@@ -62,6 +62,9 @@ def test_strides_of_views() -> None:
     windows = moved((WINDOWS,), x[:, :5], {})
     assert moved_strides((SLICE, WINDOWS), x.shape, x.strides, {"n": 5}, windows.shape) == windows.strides
     assert moved_strides((PAD,), x.shape, x.strides, {"n": 1}, (2, 9)) is None
+    # where strides lead is not looked at
+    assert moved_strides((PAD, WINDOWS), x.shape, (1 << 45, 1 << 42), {"n": 1}, (2, 5, 3)) is None
+    assert moved_strides((WINDOWS,), x.shape, (1 << 45, 1 << 42), {}, (2, 3, 3)) is not None
     behind = Move("slice", (("axes", (1,)), ("starts", (1,)), ("stops", (4,)), ("steps", (1,))))
     assert moved_strides((behind,), x.shape, x.strides, {}, (2, 3)) is None
     assert moved_strides((SLICE,), x.shape, x.strides, {"n": 8}, (2, 8)) is None, "more than there is"

@@ -143,6 +143,10 @@ def _cut(b: Backward, x: Any, starts: Sequence[Dim], shape: Sequence[Dim]) -> An
 class Pad(Moving):
     """`low[k]` elements `value` before and `high[k]` behind along each dim k."""
 
+    @property
+    def copies(self) -> bool:
+        return True
+
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         (x,) = types
         _per_dim("pad", "values of low", attrs["low"], x)
