@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import sympy
 
-from mirage.errors import CompilerError, NoCompilerError, UnsafeCacheError
 from mirage.ir.axes import AxisDims, AxisProgram, stored_dtypes
 from mirage.ir.functions import CLAMP, MAXIMUM, RELU
 from mirage.ir.moves import Moves
 from mirage.kernels.copies import Copies
-from mirage.kernels.cpu.launch.convolution import RANK, REALS, PackedWindows, convolution_library, convolve, pack
+from mirage.kernels.cpu.launch.convolution import RANK, REALS, PackedWindows, convolve, is_there, pack
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.packing import owner
 from mirage.kernels.library import LibraryProgram
@@ -217,28 +216,23 @@ class CpuLibraryCalls(LibraryCalls):
     planner = CpuPlanner
 
 
-def _has_convolutions(program: AxisProgram) -> bool:
-    """Whether our own convolutions may be called: not without a C compiler, where they are not shipped."""
+def _calls_convolutions(program: AxisProgram) -> bool:
+    """Whether there are convolutions, and the code for them; nobody waits for a compiler that makes it."""
     given = [i for i, n in enumerate(program.nodes) if n.op == "input"]
     windows = {i for i, x in zip(given, program.inputs, strict=True) if _Windows.of(x.moved) is not None}
-    if program.dtype not in REALS or not any(n.op == "matmul" and windows & {*n.operands} for n in program.nodes):
-        return False
-    try:
-        convolution_library(program.dtype)
-    except (NoCompilerError, CompilerError, UnsafeCacheError):
-        return False
-    return True
+    found = any(n.op == "matmul" and windows & {*n.operands} for n in program.nodes)
+    return program.dtype in REALS and found and is_there(program.dtype)
 
 
 class CpuLibraryProgram(LibraryProgram):
     """A program over named axes as NumPy and BLAS calls and our own convolutions; see `LibraryProgram`.
 
-    The weights among the `constants`, names of inputs whose contents do not change, are packed once. It needs a C compiler for
-    convolutions where the package has no machine code of these, and calls NumPy without.
+    The weights among the `constants`, names of inputs whose contents do not change, are packed once. Where the package has no
+    machine code of convolutions, it calls NumPy until a C compiler has made it, in the background.
     """
 
     def __init__(self, axis_program: AxisProgram, constants: Iterable[str] = ()) -> None:
-        if _has_convolutions(axis_program):
+        if _calls_convolutions(axis_program):
             self.calls = CpuLibraryCalls
         super().__init__(axis_program)
         names = set(constants)

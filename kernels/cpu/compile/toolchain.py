@@ -142,6 +142,16 @@ def _compile(source: str, name: str, parts: Sequence[str], seconds: float | None
         return _moved(library, path)
 
 
+def is_compiled(source: str, *, name: str) -> bool:
+    """Whether `compile` finds the library made of a source, without parts, and starts no compiler."""
+    if _shipped(source, ".so") is not None:
+        return True
+    try:
+        return _place(find_compiler(), source, name, ".so").exists()
+    except NoCompilerError:
+        return False
+
+
 def start(parts: Sequence[str]) -> None:
     """Begin to compile parts in the background, as whoever compiles with them will need them.
 

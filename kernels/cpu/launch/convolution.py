@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf, prod
 from typing import Any
@@ -72,13 +74,34 @@ class _Prepared(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_void_p) for name in ("x", "w", "bias", "other", "out", "sizes", "bounds"))
 
 
+def _source(dtype: str) -> str:
+    source = library_source("convolution")
+    return source if REALS[dtype] == "float" else f"#define MI_REAL {REALS[dtype]}\n{source}"
+
+
+def is_there(dtype: str) -> bool:
+    """Whether the code for an element type has been compiled; what has not is from now on, in the background."""
+    found = toolchain.is_compiled(_source(dtype), name="convolution")
+    if not found:
+        _compile_beside(dtype)
+    return found
+
+
+@functools.cache
+def _compile_beside(dtype: str) -> None:
+    """Begin to compile, once in this process; what is wrong with a compiler is for those who wait for it to tell."""
+
+    def compile_it() -> None:
+        with suppress(MirageError):
+            convolution_library(dtype)
+
+    threading.Thread(target=compile_it, daemon=True).start()
+
+
 @functools.cache
 def convolution_library(dtype: str) -> Any:
     """The code for an element type; raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`."""
-    source = library_source("convolution")
-    if REALS[dtype] != "float":
-        source = f"#define MI_REAL {REALS[dtype]}\n{source}"
-    library = toolchain.load(toolchain.compile(source, name="convolution"))
+    library = toolchain.load(toolchain.compile(_source(dtype), name="convolution"))
     library.mi_convolution_pack.argtypes = [*[ctypes.c_ssize_t] * 4, *[ctypes.c_void_p] * 2, ctypes.c_int]
     library.mi_convolution_pack.restype = ctypes.c_ssize_t
     library.mi_convolution_form.argtypes, library.mi_convolution_form.restype = [ctypes.c_void_p], ctypes.c_int

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import mirage as mi
-from mirage.errors import InputError, NoCompilerError
+from mirage.errors import InputError
 from mirage.ir.axes import to_axes
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.kernels.cpu import library
+from mirage.kernels.cpu.compile import shipped, toolchain
 from mirage.kernels.cpu.launch import convolution
 from mirage.kernels.cpu.library import Convolution, CpuLibraryProgram
+from tests.api.small import PATIENCE
 from tests.api.test_convolutions import PROGRAMS
 from tests.kernels.kernels import bound, error, random_inputs
 
 T = mi.tensor
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(cache_dir: Path) -> None:
+    for dtype in convolution.REALS:
+        convolution.convolution_library(dtype)
 
 
 def steps_of_two(x: Any, w: Any) -> Any:
@@ -209,11 +219,23 @@ def test_copies_belong_to_what_is_given() -> None:
         tensors[1] *= 2
 
 
-def test_without_a_compiler_numpy_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(dtype: str) -> Any:
-        raise NoCompilerError("no C compiler")
+def test_nobody_waits_for_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it has made the code, in the background, NumPy multiplies."""
+    begun = threading.Event()
+    monkeypatch.setattr(toolchain, "is_compiled", lambda source, name: False)
+    monkeypatch.setattr(convolution, "convolution_library", lambda dtype: begun.set())
+    convolution._compile_beside.cache_clear()
+    program = traced("with_residual")
+    run = CpuLibraryProgram(to_axes(program), ["w"])
+    assert begun.wait(PATIENCE)
+    assert not convolutions(run)
+    check(program, run, SIZES[0])
 
-    monkeypatch.setattr(library, "convolution_library", none)
+
+def test_without_a_compiler_numpy_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    monkeypatch.setattr(shipped, "find", lambda source, suffix: None)
+    convolution._compile_beside.cache_clear()
     program = traced("with_residual")
     run = CpuLibraryProgram(to_axes(program), ["w"])
     assert not convolutions(run)
