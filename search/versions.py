@@ -294,15 +294,20 @@ class VersionTuner:
         allowed = self._allowed(tuned, seconds / POINT_PART)
         points = sample_points(self.anchors, allowed)
         large = [p for p in sample_points(self.anchors, self._fits) if p not in points]
-        self.planned = len(points) + len(large)
+        self.planned = len(points)
+        unvisited: Sequence[Sizes] = ()
         for i, sizes in enumerate(points):
             left = stop - seconds / GLANCE_PART - time.perf_counter()
             if left < VISIT_LEAST:
-                self._glance([*points[i:], *large], tuned, stop)
-                return
+                unvisited = points[i:]
+                break
             self._visit(sizes, max(left / (len(points) - i), VISIT_LEAST))
-            self.progress(f"{self.compiled} kernels compiled, {i + 1} of {self.planned} further sizes")
-        self._glance(large, tuned, stop)
+            self.progress(f"{self.compiled} kernels compiled, {i + 1} of {len(points)} further sizes")
+        left_out = self._glance([*unvisited, *large], tuned, stop)
+        self.skipped = sum(p in unvisited for p in left_out)
+        self.cutoffs.add("further sizes too large to be measured in the time left", len(left_out) - self.skipped)
+        if unvisited:
+            return
         for k, sizes in enumerate(self._between(allowed)):
             if k == MAX_BETWEEN or stop - time.perf_counter() < VISIT_LEAST:
                 self.cutoffs.add("gap between sizes where other versions win left open")
@@ -323,19 +328,20 @@ class VersionTuner:
         """Whether the program has elements at some sizes, which fit the memory."""
         return not is_empty(self.program, sizes) and bytes_needed(self.program, sizes) <= MEMORY_SHARE * memory_bytes()
 
-    def _glance(self, points: Sequence[Sizes], tuned: Tuned, stop: float) -> None:
+    def _glance(self, points: Sequence[Sizes], tuned: Tuned, stop: float) -> Sequence[Sizes]:
         """Compare what wins at the most work so far with the library, by a few calls, the smallest point first: a kernel that was
-        chosen for one row may be several times as slow as the library for many.
+        chosen for one row may be several times as slow as the library for many. Returns the points without time for that.
         """
         calls = GLANCE_CALLS * self._least_us(tuned) + LIBRARY_GLANCE_CALLS * tuned.baselines["library"].min_us
-        for i, sizes in enumerate(sorted(points, key=self._ratio)):
+        ordered = sorted(points, key=self._ratio)
+        for i, sizes in enumerate(ordered):
             winner = max(self.visits, key=lambda v: self._ratio(v.sizes)).best()
             if winner not in self.pool or 1e-6 * calls * self._ratio(sizes) > stop - time.perf_counter():
-                self.skipped = len(points) - i
-                return
+                return ordered[i:]
             visit = _Visit(sizes, Trial.beside(_named(sizes), self.baselines["library"], self.arguments(sizes), sizes))
             self._race(visit, self._willing(visit, [winner]), LEAST)
             self.visits.append(visit)
+        return []
 
     def _visit(self, sizes: Sizes, seconds: float) -> None:
         """Race what there is at these sizes; compile the best graphs for them, and race those too."""
