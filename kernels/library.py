@@ -68,11 +68,9 @@ class LibraryProgram:
         self._calls = self.calls(separate, rows, added=added, arrays=arrays)
         self._bindings: dict[tuple[tuple[str, int], ...], _Bound] = {}
         needed = self._calls.reads()
-        self._read = [i in needed for i in self._calls.inputs]
-        #: the inputs, of which those that no call reads are not moved
-        self._inputs = [
-            x if read or not x.moved else replace(x, moved=()) for x, read in zip(axis_program.inputs, self._read, strict=True)
-        ]
+        #: the inputs that no call reads, and so nobody moves
+        self._unread = {k for k, i in enumerate(self._calls.inputs) if axis_program.inputs[k].moved and i not in needed}
+        self._inputs = [replace(x, moved=()) if k in self._unread else x for k, x in enumerate(axis_program.inputs)]
         self._places = argument_places(axis_program.inputs)
 
     def __call__(
@@ -94,8 +92,8 @@ class LibraryProgram:
             self.program.name, self._inputs, inputs, lambda moves, a: moved(moves, a, sizes, self._xp)
         )
         self._check(read, bound)
-        for i, x, a, is_read in zip(self._calls.inputs, self.program.inputs, read, self._read, strict=True):
-            if not is_read:
+        for k, (i, x, a) in enumerate(zip(self._calls.inputs, self._inputs, read, strict=True)):
+            if k in self._unread:
                 continue
             one_each = all(len(d) == 1 for d in x.dims)
             values[i] = a if one_each else a.reshape([bound.extents[e] for e in x.axes])
@@ -145,8 +143,8 @@ class LibraryProgram:
 
     def _check(self, inputs: Sequence[np.ndarray], bound: _Bound) -> None:
         name = self.program.name
-        for x, a, dtype, want, own in zip(self._inputs, inputs, self._stored, bound.inputs, self.program.inputs, strict=True):
-            if x is not own:
+        for k, (x, a, dtype, want) in enumerate(zip(self._inputs, inputs, self._stored, bound.inputs, strict=True)):
+            if k in self._unread:
                 continue
             if a.dtype != dtype:
                 raise InputError(f"{name}: input {x.argument} has dtype {a.dtype}, not {dtype}; convert it with astype")

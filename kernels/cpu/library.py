@@ -61,7 +61,7 @@ class Convolution:
     """A convolution over named axes: of a tensor, its weights in packed form, and, with `bias` and `other`, what is added.
 
     `x` are the dims of the tensor as it is stored, `batch`, `channels` (those of the groups first) and `places` (per spatial dim)
-    the axes of the result. `other` is the view that what is added has over these.
+    the axes of the result. `other` gives the view that what is added has over these.
     """
 
     windows: _Windows
@@ -72,7 +72,6 @@ class Convolution:
     places: AxisDims
     bias: bool = False
     other: View | None = None
-    has_other: bool = False
     least: float = -inf
     most: float = inf
 
@@ -85,9 +84,7 @@ class Convolution:
         x, form, *added = arrays
         shape = merged(extents, self.batch, self.channels, *self.places)
         bias = np.ascontiguousarray(added.pop(0)).reshape(-1) if self.bias else None
-        other = added.pop(0) if self.has_other else None
-        if other is not None:
-            other = np.ascontiguousarray(other if self.other is None else self.other(other)).reshape(shape)
+        other = None if self.other is None else np.ascontiguousarray(self.other(added.pop(0))).reshape(shape)
         result = out if out is not None and out.flags.c_contiguous else np.empty([extents[a] for a in self.layout], x.dtype)
         convolve(
             np.ascontiguousarray(x).reshape(merged(extents, *self.x)), form.weight, form, result.reshape(shape),
@@ -112,6 +109,10 @@ class _Weights:
         (groups,) = merged(extents, self.groups)
         w = np.ascontiguousarray(arrays[0].transpose(self.perm))
         return pack(w.reshape(merged(extents, *self.dims)), groups=groups)
+
+
+def _as_it_is(array: np.ndarray) -> np.ndarray:
+    return array
 
 
 class CpuPlanner(Planner):
@@ -187,8 +188,8 @@ class CpuPlanner(Planner):
             if axes == run.channels and not run.bias:
                 run = replace(run, bias=True)
                 operands.append(added[0])
-            elif set(axes) == set(run.layout) and not run.has_other:
-                run = replace(run, has_other=True, other=aligned(axes, run.layout))
+            elif set(axes) == set(run.layout) and run.other is None:
+                run = replace(run, other=aligned(axes, run.layout) or _as_it_is)
                 others.append(added[0])
             else:
                 break

@@ -228,11 +228,10 @@ class Caller:
         if isinstance(run, CpuExecutable):
             direct = outs if outs is not None and may_write_in_place(outs, inputs) else None
             found = run(inputs, sizes, direct, arrays)
-        elif isinstance(run, CpuLibraryProgram):
-            # NumPy may answer with views
-            found = detached(run(inputs, sizes, given=arrays), inputs)
         else:
-            found = detached(run(inputs, sizes), inputs)
+            results = run(inputs, sizes, given=arrays) if isinstance(run, CpuLibraryProgram) else run(inputs, sizes)
+            # NumPy may answer with views
+            found = detached(results, inputs)
         if outs is None:
             results = [like(r, arrays[0]) for r in found]
             return results[0] if len(results) == 1 else tuple(results)

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -142,14 +142,17 @@ def _compile(source: str, name: str, parts: Sequence[str], seconds: float | None
         return _moved(library, path)
 
 
-def is_compiled(source: str, *, name: str) -> bool:
-    """Whether `compile` finds the library made of a source, without parts, and starts no compiler."""
+def is_there(source: str, *, name: str) -> bool:
+    """Whether `compile` finds the library made of a source, without parts; what it does not find is begun as by `start`."""
     if _shipped(source, ".so") is not None:
         return True
-    try:
-        return _place(find_compiler(), source, name, ".so").exists()
-    except NoCompilerError:
-        return False
+    # a folder that cannot be written is for those to tell who wait, too
+    with suppress(MirageError, OSError):
+        compiler = find_compiler()
+        if _place(compiler, source, name, ".so").exists():
+            return True
+        _begin(compiler, source, lambda: compile(source, name=name))
+    return False
 
 
 def start(parts: Sequence[str]) -> None:
@@ -174,7 +177,7 @@ def _object(compiler: Compiler, part: str) -> Path:
     return _shipped(part, ".o") or _place(compiler, part, "part", ".o")
 
 
-#: object files that threads are compiling, by compiler, source, flags and folder; one that has its file stays for a moment only
+#: files that threads are compiling, by compiler, source, flags and folder; one that has its file stays for a moment only
 _building: dict[tuple[object, ...], Future[Path]] = {}
 _building_lock = threading.Lock()
 
@@ -192,22 +195,31 @@ if hasattr(os, "register_at_fork"):
 
 def _start(compiler: Compiler, part: str) -> Future[Path]:
     """The object file of a part, which a thread compiles if it is not in the cache: one for all who wait for it."""
-    key = compiler, part, *settings.extra_cflags(), private_folder("kernels")
-    with _building_lock:
-        found = _building.get(key)
-        if found is None:
-            found = _building[key] = Future()
-            threading.Thread(target=_compile_part, args=(key, compiler, part, found), daemon=True).start()
-    return found
 
-
-def _compile_part(key: tuple[object, ...], compiler: Compiler, part: str, result: Future[Path]) -> None:
-    try:
+    def compile_part() -> Path:
         path = _place(compiler, part, "part", ".o")
         if not path.exists():
             with build_folder(path.parent) as build:
                 _moved(_compiled(compiler, part, build, path, math.inf, "part"), path)
-        result.set_result(path)
+        return path
+
+    return _begin(compiler, part, compile_part)
+
+
+def _begin(compiler: Compiler, source: str, make: Callable[[], Path]) -> Future[Path]:
+    """The file that a thread makes of a source, unless one does so already."""
+    key = compiler, source, *settings.extra_cflags(), private_folder("kernels")
+    with _building_lock:
+        found = _building.get(key)
+        if found is None:
+            found = _building[key] = Future()
+            threading.Thread(target=_make, args=(key, make, found), daemon=True).start()
+    return found
+
+
+def _make(key: tuple[object, ...], make: Callable[[], Path], result: Future[Path]) -> None:
+    try:
+        result.set_result(make())
     except BaseException as e:  # whoever waits raises it
         result.set_exception(e)
     with _building_lock:

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import inf, prod
 from typing import Any
@@ -81,21 +79,7 @@ def _source(dtype: str) -> str:
 
 def is_there(dtype: str) -> bool:
     """Whether the code for an element type has been compiled; what has not is from now on, in the background."""
-    found = toolchain.is_compiled(_source(dtype), name="convolution")
-    if not found:
-        _compile_beside(dtype)
-    return found
-
-
-@functools.cache
-def _compile_beside(dtype: str) -> None:
-    """Begin to compile, once in this process; what is wrong with a compiler is for those who wait for it to tell."""
-
-    def compile_it() -> None:
-        with suppress(MirageError):
-            convolution_library(dtype)
-
-    threading.Thread(target=compile_it, daemon=True).start()
+    return toolchain.is_there(_source(dtype), name="convolution")
 
 
 @functools.cache

@@ -131,7 +131,7 @@ def test_programs_of_the_search(name: str) -> None:
 def test_what_follows_is_part_of_the_call() -> None:
     run = CpuLibraryProgram(to_axes(traced("with_residual")))
     (found,) = convolutions(run)
-    assert found.bias and found.has_other and found.least == 0
+    assert found.bias and found.other is not None and found.least == 0
     assert len(run._calls.computed()) == 2  # the packed weights are the other one
     (found,) = convolutions(CpuLibraryProgram(to_axes(traced("clamped"))))
     assert (found.least, found.most) == (0, 6)
@@ -222,9 +222,8 @@ def test_copies_belong_to_what_is_given() -> None:
 def test_nobody_waits_for_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it has made the code, in the background, NumPy multiplies."""
     begun = threading.Event()
-    monkeypatch.setattr(toolchain, "is_compiled", lambda source, name: False)
-    monkeypatch.setattr(convolution, "convolution_library", lambda dtype: begun.set())
-    convolution._compile_beside.cache_clear()
+    monkeypatch.setenv("MIRAGE_CFLAGS", "-Og -DOF_NOBODY_ELSE")
+    monkeypatch.setattr(toolchain, "compile", lambda source, name: begun.set())
     program = traced("with_residual")
     run = CpuLibraryProgram(to_axes(program), ["w"])
     assert begun.wait(PATIENCE)
@@ -235,7 +234,6 @@ def test_nobody_waits_for_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_compiler_numpy_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "/nowhere/cc")
     monkeypatch.setattr(shipped, "find", lambda source, suffix: None)
-    convolution._compile_beside.cache_clear()
     program = traced("with_residual")
     run = CpuLibraryProgram(to_axes(program), ["w"])
     assert not convolutions(run)
