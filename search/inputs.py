@@ -130,7 +130,8 @@ def _ones(program: Program) -> set[int]:
 
 class _Arguments:
     """An algebra: a value is the places of inputs that it is made of by what makes positive numbers of positive ones. `limited`
-    are those that an argument of a function which is undefined below 0 is made of, `divisors` those that a divisor is made of.
+    are those that an argument of a function which is undefined below 0, or a divisor that is 1 - x, is made of, `divisors` those
+    that any divisor is made of.
     """
 
     def __init__(self) -> None:
@@ -171,13 +172,19 @@ def _arguments(program: Program) -> _Arguments:
     places = {i: k for k, i in enumerate(program.inputs)}
     one = _ones(program)
     algebra = _Arguments()
+    #: the differences of inputs from 1
+    from_one: set[int] = set()
     made: list[frozenset[int]] = []
     for i, n in enumerate(program.nodes):
         args = [made[j] for j in n.inputs]
+        if n.op == "div" and (below := _unmoved(program, n.inputs[1])) in from_one:
+            algebra.limited |= made[below]
         if i in places:
             made.append(frozenset({places[i]}))
         elif n.op == "sub" and n.inputs[0] in one:
             made.append(args[1])
+            if _unmoved(program, n.inputs[1]) in places:
+                from_one.add(i)
         elif n.op in POSITIVE:
             made.append(args[0].union(*args[1:]))
         else:
@@ -201,15 +208,7 @@ def shares(program: Program) -> frozenset[int]:
     """The places of those among the `masks` that are no masks but probabilities: where they are 0 or 1, logarithms, roots and
     quotients are undefined.
     """
-    one = _ones(program)
-    found = set(_arguments(program).limited)
-    places = {i: k for k, i in enumerate(program.inputs)}
-    for n in program.nodes:
-        if n.op == "div":
-            below = program.nodes[_unmoved(program, n.inputs[1])]
-            if below.op == "sub" and below.inputs[0] in one and (x := _unmoved(program, below.inputs[1])) in places:
-                found.add(places[x])
-    return masks(program) & found
+    return masks(program) & _arguments(program).limited
 
 
 def positions(program: Program) -> dict[int, int]:
