@@ -24,6 +24,7 @@ from mirage.folders import path_of
 from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.frontends.spec import program as declare
 from mirage.ir.codec import RESULT, read_json
+from mirage.ir.dims import sizes_text
 from mirage.ir.program import Program
 from mirage.kernels.cpu.processor import memory_bytes
 from mirage.kernels.target import get_target
@@ -222,10 +223,9 @@ def _check_memory(program: Program, sizes: Mapping[str, int]) -> None:
     # the yardstick of tuning is float64
     needed = bytes_needed(program, sizes)
     if needed > memory_bytes():
-        at = ", ".join(f"{s}={n}" for s, n in sizes.items())
         raise DimError(
-            f"sizes: {program.name} at {at} needs {needed >> 20} MiB, and this machine has {memory_bytes() >> 20}; "
-            "tune at smaller sizes, the result runs at all"
+            f"sizes: {program.name} at {sizes_text(sizes)} needs {needed >> 20} MiB, and this machine has "
+            f"{memory_bytes() >> 20}; tune at smaller sizes, the result runs at all"
         )
 
 

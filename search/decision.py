@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias
 from mirage.drawing.show import Displayed
 from mirage.errors import DimError
 from mirage.ir.codec import at_least, one_of
-from mirage.ir.dims import evaluate
+from mirage.ir.dims import evaluate, sizes_text
 from mirage.kernels.decision import Limit, Sizes, Tree, decide, leaves, relabel
 from mirage.kernels.profile import Timing
 from mirage.mugraph.graph import MuGraph
@@ -69,7 +69,7 @@ class Version(Displayed, drawn_by="mirage.search.draw"):
             return f"{self.kind} (NumPy)"
         count = len(self.candidate.graph.kernels)
         kernels = f"{count} kernel{'s' * (count != 1)}" if count else "library calls"
-        tuned = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
+        tuned = sizes_text(self.sizes)
         return f"{kernels} ({self.candidate.graph.origin})" + f", for {tuned}" * bool(tuned)
 
 
@@ -121,8 +121,7 @@ class Decision:
         for k in order:
             if self.versions[k].serves(sizes):
                 return k
-        at = ", ".join(f"{s}={n}" for s, n in sizes.items())
-        raise DimError(f"no compiled version serves {at}; superoptimize with these sizes among `sizes`")
+        raise DimError(f"no compiled version serves {sizes_text(sizes)}; superoptimize with these sizes among `sizes`")
 
     def at(self, sizes: Mapping[str, int]) -> Version:
         """The version that runs at these sizes; raises DimError where none does."""

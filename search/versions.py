@@ -18,6 +18,7 @@ from itertools import pairwise
 import numpy as np
 
 from mirage.ir.axes import AxisProgram
+from mirage.ir.dims import sizes_text
 from mirage.ir.interpret import Runner
 from mirage.ir.program import Program
 from mirage.kernels.cpu.launch.executable import CpuExecutable
@@ -338,7 +339,7 @@ class VersionTuner:
             winner = max(self.visits, key=lambda v: self._ratio(v.sizes)).best()
             if winner not in self.pool or 1e-6 * calls * self._ratio(sizes) > stop - time.perf_counter():
                 return ordered[i:]
-            visit = _Visit(sizes, Trial.beside(_named(sizes), self.baselines["library"], self.arguments(sizes), sizes))
+            visit = _Visit(sizes, Trial.beside(sizes_text(sizes), self.baselines["library"], self.arguments(sizes), sizes))
             self._race(visit, self._willing(visit, [winner]), LEAST)
             self.visits.append(visit)
         return []
@@ -347,7 +348,7 @@ class VersionTuner:
         """Race what there is at these sizes; compile the best graphs for them, and race those too."""
         stop = time.perf_counter() + seconds
         inputs = self.arguments(sizes)
-        at = _named(sizes)
+        at = sizes_text(sizes)
         _, flops = program_cost(self.axis_program, sizes)
         if flops <= EXACT_FLOPS and trial_seconds(self.program, sizes, flops) <= EXACT_SHARE * seconds:
             trial = Trial.of(at, self.program, inputs, sizes)
@@ -622,10 +623,6 @@ class VersionTuner:
             [*sorted(best.values(), key=_score), *others],
             {name: timings[name] for name in self.baselines if name in timings}, self.compiled, self.rejected, reason,
         )  # fmt: skip
-
-
-def _named(sizes: Sizes) -> str:
-    return ", ".join(f"{s}={n}" for s, n in sizes.items())
 
 
 def _calls_seconds(best_us: float, library_us: float) -> float:

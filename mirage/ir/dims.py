@@ -43,6 +43,11 @@ def symbol(name: str) -> sympy.Symbol:
     return sympy.Symbol(name, integer=True, nonnegative=True)
 
 
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Sizes of dim symbols in words, "b=2, n=64"; empty where there are none."""
+    return ", ".join(f"{s}={n}" for s, n in sizes.items())
+
+
 def to_dim(value: DimLike, where: str = "dim") -> Dim:
     """A dim from an int, a name, text such as "4*n" or "(n + 7) // 8", or a sympy expression of dims, which may use
     `floor`, `ceiling`, `Mod`, `Min` and `Max`; raises DimError naming `where`.

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from mirage.cache.records import Record, check_key, sha256
 from mirage.ir.codec import above_zero, at_least, few, short, within
+from mirage.ir.dims import sizes_text
 from mirage.kernels.decision import Sizes
 
 #: what a step does: find the verified graphs of a program, or compile and measure kernels for a while
@@ -120,4 +121,4 @@ class Answer:
 
 def at(sizes: Mapping[str, int]) -> str:
     """Sizes in words."""
-    return ", ".join(f"{s}={n}" for s, n in sizes.items()) or "its own sizes"
+    return sizes_text(sizes) or "its own sizes"

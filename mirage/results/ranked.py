@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import InputError
-from mirage.ir.dims import check_complete
+from mirage.ir.dims import check_complete, sizes_text
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.kernels.cpu.model.limits import program_cost
@@ -138,7 +138,7 @@ class Ranked(Result):
         ]
         rows += [(f"at {where}", f"version {k}: {self.versions[k]}") for where, k in leaves(self.decision.tree)]
         for p in self.decision.points:
-            at = ", ".join(f"{s}={n}" for s, n in p.sizes.items()) or "fixed sizes"
+            at = sizes_text(p.sizes) or "fixed sizes"
             us = min(p.times)
             rows.append((f"{what} at {at}", f"{us:,.2f} us" if us < np.inf else "no version serves it"))
         return rows

@@ -13,6 +13,7 @@ from mirage.drawing.show import Displayed
 from mirage.errors import BudgetError, FormatError, VerificationError
 from mirage.folders import save_file
 from mirage.ir.codec import RESULT, at_least, within
+from mirage.ir.dims import sizes_text
 from mirage.ir.program import Program
 from mirage.kernels.decision import Sizes
 from mirage.kernels.target import get_target
@@ -92,7 +93,7 @@ class Result(Displayed, ABC, drawn_by="mirage.results.draw"):
     @property
     def title(self) -> str:
         """The program, the first sizes that the result was made for, and the target."""
-        sizes = ", ".join(f"{k}={v}" for k, v in self.sizes.items()) or "fixed sizes"
+        sizes = sizes_text(self.sizes) or "fixed sizes"
         return f"{self.program.name} at {sizes} on {self._target_name}"
 
     @property

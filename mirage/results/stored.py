@@ -9,6 +9,7 @@ from mirage.cache import CallStore
 from mirage.cache.records import SCHEMA, Record
 from mirage.errors import FormatError, MirageError, UnknownTarget, UnverifiableRecord
 from mirage.ir.codec import RESULT, decode
+from mirage.ir.dims import sizes_text
 from mirage.ir.program import Program
 from mirage.kernels.decision import decide, leaves
 from mirage.kernels.target import get_target
@@ -137,7 +138,7 @@ def described(record: Record, seed: int = 0) -> Iterator[str]:
         yield from _graph(found, 0)
         return
     assert isinstance(found.stored, StoredChoice)
-    at = "; ".join(", ".join(f"{s}={n}" for s, n in sizes.items()) or "fixed sizes" for sizes in found.stored.sizes)
+    at = "; ".join(sizes_text(sizes) or "fixed sizes" for sizes in found.stored.sizes)
     constants = f", with constant {', '.join(found.stored.constants)}" if found.stored.constants else ""
     yield f"\nchosen at {at}{constants}, among {_graphs(len(found.graphs))}:"
     versions = found.decision.decision.versions

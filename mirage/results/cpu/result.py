@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import DegradedWarning, MirageError
-from mirage.ir.dims import check_complete
+from mirage.ir.dims import check_complete, sizes_text
 from mirage.ir.interpret import Runner, run_reference
 from mirage.kernels.cpu.launch.choose import compile_tree
 from mirage.kernels.cpu.launch.executable import CpuExecutable
@@ -249,7 +249,7 @@ class Superoptimized(Result):
 
     def _compared(self) -> str:
         """The sizes at which the search compared graphs: one that is dearer than another at all of them is dropped."""
-        given = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
+        given = sizes_text(self.sizes)
         others = ", or ".join(map(str, compared_sizes(self.verifier.axis_program)))
         return f"{given}, and all of these {others}" if given else "the program's own sizes"
 
